@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tpfsdp: Fully Sharded Data Parallel training for any host framework.
+
+    import numpy as np, tpfsdp
+
+    def train(rank: tpfsdp.Context) -> None:
+        model = MLP()                        # tpfsdp.Module with forward and backward in NumPy, JAX, ...
+        for layer in model.children():
+            tpfsdp.fully_shard(layer)
+        tpfsdp.fully_shard(model)
+        ...
+        model.run_backward(model(x) - y)     # then param.grad is there, and param.shard may be written
+
+    tpfsdp.run_ranks(4, train)
+
+Names and signatures are those of ``tensorplay.distributed.fsdp`` and PyTorch. Arrays given out are views of the
+library's memory; nothing is copied.
+"""
+
+from .version import __version__, version_text  # first: refuses a library that does not fit
+from .context import Context, current_context
+from .errors import (
+    AbiMismatch,
+    Aborted,
+    BackendFailed,
+    BackendUnavailable,
+    Busy,
+    CallbackFailed,
+    Cancelled,
+    Corrupt,
+    Forked,
+    GroupError,
+    Internal,
+    InvalidArgument,
+    InvalidHandle,
+    InvalidState,
+    IoFailure,
+    MachineError,
+    Mismatch,
+    NonFinite,
+    NotFound,
+    OutOfMemory,
+    PeerLost,
+    ProgramError,
+    RecreateError,
+    Remote,
+    StepError,
+    Timeout,
+    TpfsdpError,
+    Unsupported,
+)
+from .fully_shard import FSDPModule, UnshardHandle, fully_shard
+from .group import Group
+from .host_memory import HostMemory
+from .mesh import DeviceMesh, init_device_mesh
+from .module import Module, ModuleList
+from .parameter import Parameter, RemovableHandle, ShardInfo
+from .ranks import run_ranks
+from .scope import end_backward, no_grad, prepare, reduce_gradients, scope, shards_write
+from .tensor import Tensor, from_dlpack
+from .trace import Counters, EventKind, TraceEvent
+from .unit import MemoryInfo, ShardedState, Storage, TrainingState, UnitInfo
+from .work import Work
+
+__all__ = [name for name in dir() if not name.startswith("_")] + ["__version__"]

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one ``fully_shard`` call gathers together, and what a tree holds: plain records."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any
+
+from . import capi
+from ._handle import ask, snapshot
+
+
+class ShardedState(enum.IntEnum):
+    UNKNOWN = capi.SHARDED_UNKNOWN
+    SHARDED = capi.SHARDED_SHARDED
+    UNSHARDED = capi.SHARDED_UNSHARDED
+
+
+class TrainingState(enum.IntEnum):
+    UNKNOWN = capi.TRAINING_UNKNOWN
+    IDLE = capi.TRAINING_IDLE
+    FORWARD = capi.TRAINING_FORWARD
+    PRE_BACKWARD = capi.TRAINING_PRE_BACKWARD
+    POST_BACKWARD = capi.TRAINING_POST_BACKWARD
+
+
+class Storage(enum.IntEnum):
+    UNKNOWN = capi.STORAGE_UNKNOWN
+    LIBRARY = capi.STORAGE_LIBRARY
+    HOST = capi.STORAGE_HOST
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UnitInfo:
+    """A unit as it stands. PyTorch: ``FSDPParamGroup``."""
+
+    name: str
+    param_count: int
+    sharded_state: ShardedState
+    training_state: TrainingState
+    storage: Storage
+    pin_count: int
+    """Views of full parameters that hold it full."""
+    slot: int
+    """Units with the same number share memory; -1: none yet, or the program's own."""
+    shard_bytes: int
+    full_bytes: int
+    logical_bytes: int
+    wire_bytes: int
+    grad_bytes: int
+    version: int
+    unshards: int
+    deferred_reshards: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemoryInfo:
+    """What a root's tree holds on this rank, exactly. total_bytes is shards + gradient shards + slots + gradient slots.
+    PyTorch: ``memory_stats``."""
+
+    slot_count: int
+    grad_slot_count: int
+    spare_slot_count: int
+    shard_bytes: int
+    grad_shard_bytes: int
+    slot_bytes: int
+    grad_slot_bytes: int
+    host_bytes: int
+    """Lent by the program's own memory now; not in total_bytes."""
+    total_bytes: int
+    planned_peak_bytes: int
+    peak_bytes: int
+
+
+def units_of(module: Any) -> list[UnitInfo]:
+    """The units of a sharded module's handle."""
+    found = []
+    for index in range(ask(capi.fsdp_module_get_info, capi.fsdp_module_info, module).unit_count):
+        handle = capi.fsdp_module_get_unit(module, index)
+        info = snapshot(UnitInfo, ask(capi.unit_get_info, capi.unit_info, handle))
+        capi.handle_release(handle)
+        found.append(
+            dataclasses.replace(
+                info,
+                sharded_state=ShardedState(info.sharded_state),
+                training_state=TrainingState(info.training_state),
+                storage=Storage(info.storage),
+            )
+        )
+    return found
+
+
+def memory_of(module: Any) -> MemoryInfo:
+    """Of a root's handle."""
+    return snapshot(MemoryInfo, ask(capi.root_get_memory_info, capi.memory_info, module))

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/root.hpp"
+
+#include "fsdp/write_window.hpp"
+#include "guard.hpp"
+#include "handle.hpp"
+#include "options.hpp"
+
+#include <tpfsdp/root.h>
+
+using namespace tpfsdp;
+using namespace tpfsdp::capi;
+
+extern "C" {
+
+tpfsdp_status tpfsdp_root_prepare(tpfsdp_module *root, tpfsdp_error **error) TPFSDP_NOEXCEPT {
+  return guard(error, [&] {
+    Entry entry;
+    root_of(entry.get<Module>(root, "root"), "tpfsdp_root_prepare").prepare(true);
+  });
+}
+
+tpfsdp_status tpfsdp_root_fail(tpfsdp_module *root, const char *why, tpfsdp_error **error) TPFSDP_NOEXCEPT {
+  return guard(error, [&] {
+    Entry entry;
+    Root &tree = root_of(entry.get<Module>(root, "root"), "tpfsdp_root_fail");
+    ErrorDetail detail;
+    detail.status = TPFSDP_ERR_CALLBACK;
+    detail.message = &required(why, "why");
+    tree.refuse_if_failed();
+    tree.failed(Failure(std::move(detail)));
+  });
+}
+
+tpfsdp_status tpfsdp_root_get_memory_info(tpfsdp_module *root, tpfsdp_memory_info *out_info,
+                                          tpfsdp_error **error) TPFSDP_NOEXCEPT {
+  return guard(error, [&] {
+    Entry entry(Entry::Mode::kAsk);
+    Root &tree = root_of(entry.get<Module>(root, "root"), "tpfsdp_root_get_memory_info");
+    const MemoryReport report = tree.memory_report();
+    tpfsdp_memory_info info{};
+    info.slot_count = tree.planned_slots;
+    info.grad_slot_count = tree.planned_grad_slots;
+    info.spare_slot_count = report.spare_slots;
+    info.shard_bytes = report.shard_bytes;
+    info.grad_shard_bytes = report.grad_shard_bytes;
+    info.slot_bytes = report.slot_bytes;
+    info.grad_slot_bytes = report.grad_slot_bytes;
+    info.host_bytes = tree.host_bytes;
+    info.total_bytes = tree.account.held();
+    info.planned_peak_bytes = tree.planned_bytes;
+    info.peak_bytes = tree.account.peak();
+    write_info(out_info, info, "out_info");
+  });
+}
+
+tpfsdp_status tpfsdp_shards_begin_write(tpfsdp_module *root, tpfsdp_error **error) TPFSDP_NOEXCEPT {
+  return guard(error, [&] {
+    Entry entry;
+    begin_write(root_of(entry.get<Module>(root, "root"), "tpfsdp_shards_begin_write"));
+  });
+}
+
+tpfsdp_status tpfsdp_shards_end_write(tpfsdp_module *root, tpfsdp_error **error) TPFSDP_NOEXCEPT {
+  return guard(error, [&] {
+    Entry entry;
+    end_write(root_of(entry.get<Module>(root, "root"), "tpfsdp_shards_end_write"));
+  });
+}
+
+}  // extern "C"

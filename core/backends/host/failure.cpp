@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "failure.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "invariant.hpp"
+#include "post.hpp"
+#include "text.hpp"
+#include "withdrawal.hpp"
+
+namespace tpfsdp::host {
+
+namespace {
+
+// The abort word: status, raising rank + 1, low bits of the sequence; the rest is in the raising rank's texts.
+constexpr int STATUS_SHIFT = 52;
+constexpr int RANK_SHIFT = 36;
+constexpr uint64_t SEQUENCE_MASK = (uint64_t{1} << RANK_SHIFT) - 1;
+
+uint64_t abort_word(const Comm &comm, const Outcome &cause) {
+  const uint64_t sequence = cause.sequence < 0 ? 0 : static_cast<uint64_t>(cause.sequence);
+  return static_cast<uint64_t>(-cause.status) << STATUS_SHIFT | static_cast<uint64_t>(comm.rank + 1) << RANK_SHIFT |
+         (sequence & SEQUENCE_MASK);
+}
+
+void write_abort(Texts::Abort *target, const Outcome &cause) {
+  target->status = cause.status;
+  target->rank = cause.rank;
+  target->sequence = cause.sequence;
+  const size_t length = std::min(cause.text.size(), sizeof target->text - 1);
+  std::memcpy(target->text, cause.text.data(), length);
+  target->text[length] = '\0';
+}
+
+}  // namespace
+
+Outcome raise(Comm &comm, Outcome cause) {
+  bool first = false;
+  {
+    const std::lock_guard<std::mutex> lock(comm.raising);
+    first = !std::exchange(comm.raised, true);
+    if (first) write_abort(&comm.layout.texts(comm.rank).of_abort, cause);
+  }
+  if (first) comm.words.claim(comm.layout.front().abort, abort_word(comm, cause));
+  Outcome ruling = sticky(comm, Look::LAST);
+  return ruling.ok() ? std::move(cause) : ruling;
+}
+
+Outcome sticky(const Comm &comm, Look look) {
+  const uint64_t word = comm.words.see(comm.layout.front().abort, look);
+  if (word == 0) return {};
+  const auto raiser = static_cast<int32_t>(word >> RANK_SHIFT & 0xffff) - 1;
+  if (raiser < 0 || raiser >= comm.world_size)
+    return Outcome::error(TPFSDP_ERR_INTERNAL, "comm '" + comm.name + "': the abort word is damaged");
+  const Texts::Abort &abort = comm.layout.texts(raiser).of_abort;
+  Outcome outcome{abort.status, abort.rank, abort.sequence, {}};
+  outcome.text.assign(abort.text, strnlen(abort.text, sizeof abort.text));
+  return outcome;
+}
+
+Outcome violated(Comm &comm, const char *name) {
+  ++comm.violations;
+  return raise(comm, Outcome::error(TPFSDP_ERR_INTERNAL, comm.rank, comm.posted,
+                                    std::string("invariant ") + name + " does not hold on rank " +
+                                        std::to_string(comm.rank) + " of comm '" + comm.name +
+                                        "' at sequence " + std::to_string(comm.posted) +
+                                        "; this is a bug of the library, please report it"));
+}
+
+Outcome remote(const Comm &comm, tpfsdp_backend_call *call, int32_t rank, uint64_t sequence) {
+  const Record &record = comm.layout.record(rank, sequence);
+  const bool mine = sequence <= comm.posted && comm.operation(sequence).post != Post::NONE;
+  const std::string at = mine ? describe(comm, call, sequence)
+                              : "sequence " + std::to_string(sequence) + " on comm '" + comm.name + "'";
+  if (record.body.post == Post::RESET)
+    return Outcome::error(TPFSDP_ERR_REMOTE, rank, sequence,
+                          "rank " + std::to_string(rank) + " is resetting in place of " + at +
+                              "; reset on every rank, then go on");
+  const char *text = comm.layout.texts(rank).of_record[sequence % RECORDS];
+  return Outcome::error(TPFSDP_ERR_REMOTE, rank, sequence,
+                        "rank " + std::to_string(rank) + " failed with " + name_of_status(record.body.code) + ": " +
+                            std::string(text, strnlen(text, TEXT_BYTES)) + " (in place of " + at +
+                            "); reset on every rank, then go on");
+}
+
+Outcome peer_error(Comm &comm, tpfsdp_backend_call *call, Look look) {
+  for (int32_t peer = 0; peer < comm.world_size; ++peer) {
+    if (peer == comm.rank) continue;
+#if defined(TPFSDP_MUTANT_ERROR_WATCHED_AT_NEXT_ONLY)
+    for (uint64_t sequence = comm.posted + 1; sequence <= comm.posted + 1; ++sequence) {
+#else
+    for (uint64_t sequence = comm.done + 1; sequence <= comm.posted + 1; ++sequence) {
+#endif
+      const Record &record = comm.layout.record(peer, sequence);
+      if (comm.words.see(record.seq, look, sequence) != sequence) continue;
+      if (record.body.post == Post::ERR || record.body.post == Post::RESET) return remote(comm, call, peer, sequence);
+    }
+  }
+  return {};
+}
+
+void post_failure(Comm &comm, tpfsdp_status status, const char *message) {
+  if (last_post_unread(comm, Post::ERR) || last_post_unread(comm, Post::RESET)) return;
+  catch_up(comm);
+  Record::Body body{};
+  body.post = Post::ERR;
+  body.unit = -1;
+  body.source = -1;
+  body.epoch = comm.epoch;
+  body.code = status;
+  const char *text = message == nullptr ? "" : message;
+  comm.failed_at = post(comm, body, nullptr, text);
+  withdraw(comm);
+  comm.failure = Outcome::error(status, comm.rank, comm.failed_at, text);
+}
+
+void give_up(Comm &comm) {
+  comm.half_reduced = 0;
+  withdraw(comm);
+  if (comm.done == comm.posted) return;
+  const bool own = comm.failed_at > comm.done;
+  for (uint64_t sequence = comm.done + 1; sequence <= comm.posted; ++sequence) {
+    Operation &operation = comm.operation(sequence);
+    operation.ended = sequence;
+    operation.outcome = own ? comm.failure
+                            : Outcome::error(TPFSDP_ERR_STATE, comm.rank, sequence,
+                                             describe(comm, nullptr, sequence) +
+                                                 " was given up before it completed; reset on every rank, then go on");
+    operation.outcome.sequence = static_cast<int64_t>(sequence);
+  }
+  comm.done = comm.posted;
+  comm.words.publish(comm.lane().done, comm.done, Point::DONE);
+}
+
+}  // namespace tpfsdp::host

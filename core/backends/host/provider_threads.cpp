@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that are threads of one process: one heap object per comm, counted by all, and memory that any of them may read.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "provider.hpp"
+
+namespace tpfsdp::host {
+
+namespace {
+
+size_t whole_pages(size_t bytes) { return std::max(PAGE_BYTES, (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES); }
+
+class Heap final : public Segment {
+ public:
+  Heap(const tpfsdp_backend_services &services, const tpfsdp_backend_comm_options &options)
+      : services_(services),
+        pages_(static_cast<std::byte *>(services.allocate(static_cast<int64_t>(Layout::bytes(options.world_size)),
+                                                          PAGE_BYTES))) {
+    if (pages_ == nullptr) throw std::bad_alloc();
+    // Not the texts: a record says how far they are written.
+    std::memset(pages_, 0, Layout::word_bytes(options.world_size));
+    FrontPage &front = *new (pages_) FrontPage{};
+    for (int32_t rank = 0; rank < options.world_size; ++rank) new (&Layout(pages_, options.world_size).lane(rank)) Lane{};
+    front.magic = LAYOUT_MAGIC;
+    front.version = LAYOUT_VERSION;
+    front.world_size = static_cast<uint32_t>(options.world_size);
+    front.records = RECORDS;
+    front.release_words = RELEASE_WORDS;
+    front.session = std::hash<std::string>()(options.name);
+  }
+  ~Heap() override {
+    for (const Memory &memory : kept_) free(memory);
+    services_.deallocate(pages_);
+  }
+  Heap(const Heap &) = delete;
+  Heap &operator=(const Heap &) = delete;
+
+  std::byte *pages() const override { return pages_; }
+
+  Outcome allocate(size_t bytes, Memory *out) override {
+    const size_t size = whole_pages(bytes);
+    {
+      // A destructor cannot make room for what it must keep.
+      const std::lock_guard<std::mutex> lock(mutex_);
+      kept_.reserve(kept_.size() + static_cast<size_t>(++regions_));
+    }
+    auto *data = static_cast<std::byte *>(services_.allocate(static_cast<int64_t>(size), PAGE_BYTES));
+    if (data == nullptr) {
+      --regions_;
+      return Outcome::error(TPFSDP_ERR_OUT_OF_MEMORY, "no memory for a region of " + std::to_string(size) + " bytes");
+    }
+    std::memset(data, 0, size);
+    *out = {data, size, 0, 0, 0};
+    return {};
+  }
+
+  Outcome protect(const Memory &memory, bool read_only) override {
+    if (mprotect(memory.data, memory.bytes, read_only ? PROT_READ : PROT_READ | PROT_WRITE) == 0) return {};
+    return Outcome::error(TPFSDP_ERR_OUT_OF_MEMORY, "a region cannot be protected: too many mappings");
+  }
+
+  void free(const Memory &memory) noexcept override {
+    mprotect(memory.data, memory.bytes, PROT_READ | PROT_WRITE);
+    services_.deallocate(memory.data);
+    --regions_;
+  }
+
+  void keep(const Memory &memory) noexcept override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    kept_.push_back(memory);
+  }
+
+  void sweep(int32_t owner, uint64_t passed) noexcept override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto over = [&](const Memory &memory) { return memory.owner == owner && memory.exposed <= passed; };
+    for (const Memory &memory : kept_)
+      if (over(memory)) free(memory);
+    kept_.erase(std::remove_if(kept_.begin(), kept_.end(), over), kept_.end());
+  }
+
+  std::pair<uint64_t, uint64_t> place_of(const Memory *, const void *data) const override {
+    return {0, reinterpret_cast<uint64_t>(data)};
+  }
+  const std::byte *find(int32_t, uint64_t, uint64_t place) const override {
+    return reinterpret_cast<const std::byte *>(place);
+  }
+  /// A thread cannot die without its scope guard's word.
+  bool alive(const Lane &, Life life) const override { return life == Life::ALIVE || life == Life::UNBORN; }
+
+ private:
+  const tpfsdp_backend_services services_;
+  std::byte *const pages_;
+  std::mutex mutex_;
+  std::atomic<int64_t> regions_{0};  ///< allocated and not freed
+  std::vector<Memory> kept_;
+};
+
+/// Where ranks find the heap that rank 0 made: by a number in the store, so that a rank that comes too late finds
+/// nothing instead of freed memory.
+class Directory {
+ public:
+  uint64_t add(std::shared_ptr<Segment> segment) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    segments_[++last_] = std::move(segment);
+    return last_;
+  }
+  std::shared_ptr<Segment> find(uint64_t id) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = segments_.find(id);
+    return found == segments_.end() ? nullptr : found->second;
+  }
+  void remove(const Segment &segment) noexcept {
+    std::shared_ptr<Segment> last;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto entry = segments_.begin(); entry != segments_.end(); ++entry) {
+      if (entry->second.get() != &segment) continue;
+      last = std::move(entry->second);
+      segments_.erase(entry);
+      return;
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  uint64_t last_ = 0;
+  std::map<uint64_t, std::shared_ptr<Segment>> segments_;
+};
+
+Directory &directory() {
+  static Directory instance;
+  return instance;
+}
+
+class Threads final : public Provider {
+ public:
+  const char *name() const override { return "threads"; }
+  uint64_t capabilities() const override {
+    return TPFSDP_BACKEND_CAN_READ_PEERS | TPFSDP_BACKEND_CAN_CHECK_FINGERPRINT |
+           TPFSDP_BACKEND_CAN_ADD_IN_RANK_ORDER | TPFSDP_BACKEND_CAN_USE_THREADS;
+  }
+  int32_t probe(char *, int64_t) const override { return 1; }
+  bool private_futex() const override { return true; }
+
+  Outcome meet(const Meeting &meeting, std::shared_ptr<Segment> *out) const override {
+    const tpfsdp_backend_comm_options &options = meeting.options;
+    const std::string key = std::string(options.name) + "/threads";
+    uint64_t id = 0;
+    if (options.rank == 0) {
+      *out = std::make_shared<Heap>(meeting.services, options);
+      if (options.world_size == 1) return {};
+      id = directory().add(*out);
+      const tpfsdp_status status = meeting.services.store_set(meeting.call, key.c_str(), &id, sizeof id);
+      return status < 0 ? Outcome::error(status, "comm '" + std::string(options.name) + "' cannot write to its store")
+                        : Outcome{};
+    }
+    const tpfsdp_status status =
+        meeting.services.store_get(meeting.call, key.c_str(), &id, sizeof id, meeting.deadline_ns);
+    if (status < 0)
+      return Outcome::error(status, "rank " + std::to_string(options.rank) + " did not find rank 0 of comm '" +
+                                        options.name + "' within " + std::to_string(options.join_timeout_ms) +
+                                        " ms; start every rank, or restart the group");
+    *out = directory().find(id);
+    if (*out == nullptr)
+      return Outcome::error(TPFSDP_ERR_PEER_LOST, 0, 0, std::string("rank 0 of comm '") + options.name +
+                                                            "' is not here any more, or is in another process");
+    return {};
+  }
+
+  void met(const Meeting &meeting, const Segment &segment) const noexcept override {
+    if (meeting.options.rank == 0) directory().remove(segment);
+  }
+};
+
+}  // namespace
+
+const Provider &threads_provider() {
+  static const Threads instance;
+  return instance;
+}
+
+}  // namespace tpfsdp::host

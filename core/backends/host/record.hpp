@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a post says beyond its sequence, and the fingerprint by which ranks find that they run different programs.
+#ifndef TPFSDP_BACKENDS_HOST_RECORD_HPP
+#define TPFSDP_BACKENDS_HOST_RECORD_HPP
+
+#include <cstdint>
+#include <string>
+
+#include <tpfsdp/backend.h>
+
+#include "layout.hpp"
+
+namespace tpfsdp::host {
+
+struct Comm;
+
+/// What all ranks must agree on and what has no field of its own in every record.
+struct Agreed {
+  int64_t element_count;
+  int64_t counts_length;  ///< 0 in records with inline data, which have no room for it; the fingerprint covers it
+  double divisor;
+};
+
+/// What a RESET says, in place of data.
+struct ResetNote {
+  int64_t windows_opened;
+};
+
+/// The body of op's record, without place and data.
+Record::Body body_of(const tpfsdp_backend_op &op, uint8_t phase, uint32_t epoch);
+/// Tells peers that the data lies at (region, place).
+void show(Record::Body *body, std::byte *data, const tpfsdp_backend_op &op, uint64_t region, uint64_t place);
+/// Puts the data into the record: `bytes` of it, at most INLINE_BYTES.
+void put_inline(Record::Body *body, std::byte *data, const tpfsdp_backend_op &op, const void *source, size_t bytes);
+
+Agreed agreed(const Record &record);
+ResetNote reset_note(const Record &record);
+/// "all-gather f32, 100 elements, counts 4/1f00, epoch 2": every field that is compared.
+std::string fields_text(const Comm &comm, tpfsdp_backend_call *call, const Record &record);
+
+}  // namespace tpfsdp::host
+
+#endif

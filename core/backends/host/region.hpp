@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that peers may read in place. It is freed when none of them can read it any more, also after abort: memory
+// whose readers are not known to be done goes to the segment, which the last rank frees.
+#ifndef TPFSDP_BACKENDS_HOST_REGION_HPP
+#define TPFSDP_BACKENDS_HOST_REGION_HPP
+
+#include <cstdint>
+#include <memory>
+
+#include "comm.hpp"
+
+namespace tpfsdp::host {
+
+/// Outlives its comm, if the owner wants so.
+struct Region {
+  std::shared_ptr<Segment> segment;
+  int32_t rank;
+  int32_t world_size;
+  Memory memory;
+};
+
+Outcome create_region(Comm &comm, int64_t size_bytes, void **out_data, Region **out_region);
+Outcome protect(const Region &region, bool read_only);
+void destroy(Region *region) noexcept;
+/// The region's memory if data lies in it, else null: the caller's own.
+Memory *memory_of(tpfsdp_backend_region *region, const void *data);
+
+}  // namespace tpfsdp::host
+
+#endif

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "run.hpp"
+
+#include <algorithm>
+
+#include "withdrawal.hpp"
+
+namespace tpfsdp::host {
+
+namespace {
+
+/// Slices start where no two elements share a byte, nor two ranks a cache line.
+constexpr int64_t SLICE_ELEMENTS = 64;
+
+/// How the data of a sequence reaches its readers.
+struct Ways {
+  bool shown = false;          ///< some of it lies outside the records
+  bool caller_memory = false;  ///< some of that may be taken back
+};
+
+Ways ways(const Comm &comm, uint64_t sequence) {
+  Ways result;
+  for (int32_t rank = 0; rank < comm.world_size; ++rank) {
+    const uint8_t flags = comm.layout.record(rank, sequence).body.flags;
+    result.shown = result.shown || (flags & FLAG_INLINE) == 0;
+    result.caller_memory = result.caller_memory || (rank != comm.rank && (flags & FLAG_CALLER_MEMORY) != 0);
+  }
+  return result;
+}
+
+Outcome move(Comm &comm, tpfsdp_backend_call *call, uint64_t sequence, Moving *moving) {
+  const Operation &operation = comm.operation(sequence);
+  switch (operation.op.kind) {
+    case TPFSDP_BACKEND_KIND_ALL_GATHER: return gather(comm, sequence, moving);
+    case TPFSDP_BACKEND_KIND_REDUCE_SCATTER: return reduce_scatter(comm, call, sequence, moving);
+    case TPFSDP_BACKEND_KIND_BROADCAST: broadcast(comm, sequence, moving); return {};
+    case TPFSDP_BACKEND_KIND_ALL_REDUCE:
+      if (operation.phase != 2) return all_reduce(comm, call, sequence, moving);
+      gather_slices(comm, sequence, moving);
+      return {};
+    default: return {};
+  }
+}
+
+}  // namespace
+
+Moving::Moving(Comm &comm, uint64_t sequence, bool caller_memory) : comm_(comm), caller_memory_(caller_memory) {
+  if (caller_memory_) comm_.words.mark_before_look(comm_.lane().moving, sequence, Point::MOVE_BEGIN);
+  else comm_.words.mark(comm_.lane().moving, sequence, Point::MOVE_BEGIN);
+}
+
+Moving::~Moving() {
+  if (caller_memory_) comm_.words.publish(comm_.lane().moving, 0, Point::MOVE_END);
+  else comm_.words.mark(comm_.lane().moving, 0, Point::MOVE_END);
+}
+
+void Moving::chunk() {
+  Word &word = comm_.lane().chunk;
+  comm_.words.mark(word, word.load(std::memory_order_relaxed) + 1, Point::MOVE_BEGIN);
+}
+
+const std::byte *source_of(const Comm &comm, int32_t rank, uint64_t sequence) {
+  const Record &record = comm.layout.record(rank, sequence);
+  if ((record.body.flags & FLAG_INLINE) != 0) return record.data;
+  if (rank == comm.rank) return static_cast<const std::byte *>(comm.operation(sequence).op.input);
+  return comm.segment->find(rank, record.body.region, record.body.place);
+}
+
+std::pair<int64_t, int64_t> slice_of(const Comm &comm, int64_t element_count, int32_t rank) {
+  const int64_t even = (element_count + comm.world_size - 1) / comm.world_size;
+  const int64_t size = (even + SLICE_ELEMENTS - 1) / SLICE_ELEMENTS * SLICE_ELEMENTS;
+  return {std::min(element_count, size * rank), std::min(element_count, size * (rank + 1))};
+}
+
+Outcome run(Comm &comm, tpfsdp_backend_call *call, uint64_t sequence, bool *out_consumed) {
+  const Operation &operation = comm.operation(sequence);
+  *out_consumed = true;
+  if (operation.post != Post::OP || operation.op.kind == TPFSDP_BACKEND_KIND_BARRIER) return {};
+  const Ways how = ways(comm, sequence);
+  if (!how.shown) {
+    Outcome end = move(comm, call, sequence, nullptr);
+    *out_consumed = end.ok();
+    return end;
+  }
+  Moving moving(comm, sequence, how.caller_memory);
+  if (how.caller_memory) {
+    // Over for this rank: the memory will not come back, and done tells its owner that nobody reads it.
+    Outcome end = check_withdrawn(comm, call, sequence);
+    if (!end.ok()) return end;
+  }
+  Outcome end = move(comm, call, sequence, &moving);
+  *out_consumed = end.ok();
+  return end;
+}
+
+}  // namespace tpfsdp::host

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "window.hpp"
+
+#include "invariant.hpp"
+
+namespace tpfsdp::host {
+
+void publish_step(Comm &comm) {
+  // Always checked: a step that peers would wait for in vain, or a torn one, is worse than an error.
+  const bool failed = comm.failed_at != 0 && comm.failed_at == comm.posted;
+  if (comm.done != comm.posted || failed) {
+    static_cast<void>(violated(comm, "WINDOW_AGREED"));
+    return;
+  }
+  comm.step = comm.posted;
+  comm.words.publish(comm.lane().step, comm.step, Point::STEP);
+}
+
+Outcome wait_step(Comm &comm, tpfsdp_backend_call *call, bool may_wait) {
+#if defined(TPFSDP_MUTANT_WINDOW_ON_DONE_COUNTS)
+  return await(comm, {Target::DONE, comm.step, true, call, may_wait});
+#else
+  return await(comm, {Target::STEP, comm.step, true, call, may_wait});
+#endif
+}
+
+}  // namespace tpfsdp::host

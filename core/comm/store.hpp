@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where ranks meet before they can talk: keys and values.
+#pragma once
+
+#include "base/error.hpp"
+
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace tpfsdp {
+
+class Store {
+ public:
+  virtual ~Store() = default;
+  virtual void set(const std::string &key, const std::string &value) = 0;
+  // Waits until the key is there; nothing past the deadline (monotonic ns; INT64_MAX: none).
+  virtual std::optional<std::string> find(const std::string &key, int64_t deadline_ns) = 0;
+  virtual int64_t add(const std::string &key, int64_t amount) = 0;  // the sum after it
+
+  // As find, but throws TIMEOUT past the deadline.
+  std::string get(const std::string &key, int64_t deadline_ns);
+};
+
+// The store of threads of one process that name it alike. A name is taken by the first `world_size` ranks that ask for
+// it; after that, or when all who asked have given it up, it may be used again for another job. Refuses a rank twice
+// and unequal world sizes (STATE).
+std::shared_ptr<Store> join_local_store(const std::string &name, int32_t rank, int32_t world_size);
+// The same without a name, for threads that are started together.
+std::shared_ptr<Store> make_local_store();
+
+}  // namespace tpfsdp

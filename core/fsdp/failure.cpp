@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// The end of a failed step: what a failure tells the peers, and how all ranks come back to one clean start.
+#include "fsdp/gather.hpp"
+#include "fsdp/root.hpp"
+#include "fsdp/write_window.hpp"
+
+namespace tpfsdp {
+
+void Root::failed(const Failure &failure) noexcept {
+  if (!has_failed_) {
+    has_failed_ = true;
+    try {
+      failure_text_ = failure.what();
+    } catch (const std::bad_alloc &) {
+      failure_text_.clear();
+    }
+  }
+  // What came from a peer, all peers know; what is sticky, the group itself tells.
+  const Status status = failure.status();
+  if (status == TPFSDP_ERR_REMOTE || status == TPFSDP_ERR_MISMATCH || is_sticky(status)) return;
+  // On every group before giving up on any: a peer may be waiting on each of them.
+  for (const Ref<Group> &group : groups) group->post_failure(status, failure.what());
+  for (const Ref<Group> &group : groups) group->give_up();
+}
+
+void Root::refuse_if_failed() const {
+  for (const Ref<Group> &group : groups) group->check();
+  if (has_failed_)
+    fail(TPFSDP_ERR_STATE, "an earlier call of this step failed (", failure_text_,
+         "): call reset_iter_state on the root of every rank, then go on");
+}
+
+void Root::drop_step() noexcept {
+  for (State *state : states) {
+    state->training_state = TrainingState::kIdle;
+    state->still_to_run.clear();
+  }
+  for (ParamGroup *unit : units) {
+    if (unit->is_gathering || unit->is_posting || (unit->has_destination && !unit->is_full())) drop_full_parameters(*unit);
+    unit->scopes = 0;
+    unit->training_state = TrainingState::kIdle;
+    reshard(*unit);
+    if (unit->held_grad_slot) unit->held_grad_slot->holder = nullptr;
+    unit->held_grad_slot = nullptr;
+    unit->did_pre_backward = unit->did_post_backward = false;
+    unit->is_reducing = unit->is_posting_reduction = false;
+    unit->post_forward_positions.clear();
+    for (ShardedParam &p : unit->params) {
+      p.buffer_given = p.second_given = p.committed = p.is_reducing = false;
+      p.param->hide(Face::kGrad);
+    }
+  }
+  for (GradSlot &slot : grad_slots) slot.last_reduce = 0;
+  post_forward_order.clear();
+  reductions.clear();
+  forward_root = nullptr;
+  is_in_backward = false;
+  end_phase = 0;
+  exchange_ = nullptr;
+  if (stage_ == Stage::kComparing) stage_ = Stage::kNew;
+}
+
+void Root::reset() {
+  for (const Ref<Group> &group : groups) group->check();
+  if (window == Window::kExplicit)
+    fail(TPFSDP_ERR_STATE, "reset_iter_state inside an explicit write window: call tpfsdp_shards_end_write first");
+  drop_step();
+  has_failed_ = true;  // until all ranks have met
+  if (failure_text_.empty()) failure_text_ = "reset_iter_state was interrupted";
+  // RESET goes out on every group before this rank waits on any: group by group two ranks can wait for each other for
+  // ever. A call that was interrupted goes on with the post that nobody has answered yet.
+#if defined(TPFSDP_MUTANT_RESET_COMM_BY_COMM)
+  for (const Ref<Group> &group : groups) {
+    group->post_reset(windows_opened);
+    for (bool all_reset = false; group->wait_reset(true, &all_reset), !all_reset;) group->post_reset(windows_opened);
+  }
+#else
+  if (!has_posted_reset_) {
+    for (const Ref<Group> &group : groups) group->post_reset(windows_opened);
+    has_posted_reset_ = true;
+    groups_to_reset_ = groups;
+  }
+  while (!groups_to_reset_.empty()) {
+    bool all_reset = false;
+    groups_to_reset_.back()->wait_reset(true, &all_reset);
+    if (all_reset) {
+      groups_to_reset_.pop_back();
+    } else {
+      groups_to_reset_.back()->post_reset(windows_opened);
+    }
+  }
+  has_posted_reset_ = false;
+#endif
+  has_failed_ = false;
+  failure_text_.clear();
+}
+
+}  // namespace tpfsdp

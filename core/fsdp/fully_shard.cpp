@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/fully_shard.hpp"
+
+#include "fsdp/root.hpp"
+
+#include <algorithm>
+#include <unordered_set>
+
+namespace tpfsdp {
+namespace {
+
+using Seen = std::unordered_set<const Module *>;
+
+bool is_below(const Module &above, const Module &module) {
+  return std::any_of(above.children().begin(), above.children().end(), [&](const auto &child) {
+    return child.second && (child.second.get() == &module || is_below(*child.second, module));
+  });
+}
+
+void collect_managed(const Ref<Module> &module, bool is_root, Seen &seen, std::vector<Module *> &out) {
+  if ((module->state && !is_root) || !seen.insert(module.get()).second) return;
+  for (const auto &[name, child] : module->children()) {
+    if (child) collect_managed(child, false, seen, out);
+  }
+  out.push_back(module.get());
+}
+
+std::vector<Module *> managed_modules(const std::vector<Ref<Module>> &roots) {
+  Seen seen;
+  std::vector<Module *> out;
+  for (const Ref<Module> &root : roots) collect_managed(root, true, seen, out);
+  return out;
+}
+
+void check_modules(const std::vector<Ref<Module>> &modules) {
+  for (size_t i = 0; i < modules.size(); ++i) {
+    const Module &module = *modules[i];
+    if (std::find(modules.begin(), modules.begin() + static_cast<std::ptrdiff_t>(i), modules[i]) !=
+        modules.begin() + static_cast<std::ptrdiff_t>(i))
+      fail(TPFSDP_ERR_INVALID_ARGUMENT, "module \"", module.path(), "\" is in the list twice; modules must be distinct");
+    if (!module.options().has_forward)
+      fail(TPFSDP_ERR_INVALID_ARGUMENT, "module \"", module.path(), "\" (", module.options().class_name,
+           ") is a container without forward and cannot be sharded by itself: shard its children, or pass them as a list");
+    if (module.state)
+      fail(TPFSDP_ERR_STATE, "fully_shard was already applied to module \"", module.path(), "\"");
+    if (module.is_managed)
+      fail(TPFSDP_ERR_STATE, "module \"", module.path(),
+           "\" belongs to an earlier fully_shard of a module above it: shard children first, then their parents");
+  }
+}
+
+Ref<Mesh> checked_mesh(Ref<Mesh> mesh, const Module &module) {
+  if (!mesh) return make<Mesh>(std::vector<Ref<Group>>{Ref<Group>(&module.context().group())}, std::vector<std::string>{}, nullptr);
+  if (mesh->ndim() > 2)
+    fail(TPFSDP_ERR_INVALID_ARGUMENT, "fully_shard expects a 1-D or 2-D mesh, got ", mesh->ndim(), "-D");
+  if (mesh->ndim() == 2 && mesh->names().empty())
+    fail(TPFSDP_ERR_INVALID_ARGUMENT, "a 2-D mesh replicates over its first dimension and needs dimension names");
+  if (mesh->ndim() == 2)
+    fail(TPFSDP_ERR_UNSUPPORTED, "this version shards over 1-D meshes; slice one dimension of (", mesh->names()[0], ", ",
+         mesh->names()[1], ")");
+  return mesh;
+}
+
+void check_params(const std::vector<Ref<Param>> &params) {
+  for (const Ref<Param> &param : params) {
+    if (param->unit)
+      fail(TPFSDP_ERR_INVALID_ARGUMENT, "parameter ", param->full_name(), " is shared with unit \"",
+           static_cast<ParamGroup *>(param->unit)->state.name(),
+           "\", which has sharded it already: shard both modules in one call, as a list");
+    if (param->shape().empty())
+      fail(TPFSDP_ERR_INVALID_ARGUMENT, "parameter ", param->full_name(),
+           " is a scalar and has no rows to cut: make it 1-D with one element, or ignore it");
+  }
+}
+
+void commit(const std::shared_ptr<State> &state, const std::vector<Module *> &managed) noexcept {
+  for (Module *module : managed) module->is_managed = true;
+  for (Module *module : state->modules) module->state = state;
+  if (!state->unit) return;
+  for (size_t i = 0; i < state->unit->params.size(); ++i) {
+    ShardedParam &sharded = state->unit->params[i];
+    Param &param = *sharded.param;
+    param.unit = state->unit.get();
+    param.index_in_unit = static_cast<int64_t>(i);
+    param.hide(Face::kFull);
+    param.show(Face::kShard, sharded.shard, sharded.local_shape);
+    param.drop_values();  // the host may free its memory now
+  }
+}
+
+}  // namespace
+
+std::vector<Ref<Param>> managed_params(const std::vector<Ref<Module>> &roots, const std::vector<const Param *> &ignored) {
+  std::unordered_set<const Param *> seen(ignored.begin(), ignored.end());
+  std::vector<Ref<Param>> out;
+  for (const Module *module : managed_modules(roots)) {
+    for (const auto &[name, param] : module->params()) {
+      if (!param) continue;
+#if defined(TPFSDP_MUTANT_TIED_ONE_PLACE)
+      if (std::find(ignored.begin(), ignored.end(), param.get()) == ignored.end()) out.push_back(param);
+#else
+      if (seen.insert(param.get()).second) out.push_back(param);
+#endif
+    }
+  }
+  return out;
+}
+
+void fully_shard(const std::vector<Ref<Module>> &modules, Ref<Mesh> mesh, ShardOptions options) {
+  if (modules.empty()) fail(TPFSDP_ERR_INVALID_ARGUMENT, "fully_shard needs at least one module");
+  const Ref<Group> told = mesh ? mesh->group(mesh->ndim() - 1) : Ref<Group>(&modules.front()->context().group());
+  try {
+    check_modules(modules);
+    mesh = checked_mesh(std::move(mesh), *modules.front());
+    std::vector<Ref<Module>> roots;
+    for (const Ref<Module> &module : modules) {
+      const bool nested = std::any_of(modules.begin(), modules.end(), [&](const auto &other) { return is_below(*other, *module); });
+      if (!nested) roots.push_back(module);
+    }
+    const std::vector<Ref<Param>> params = managed_params(roots, options.ignored);
+    check_params(params);
+    auto state = std::make_shared<State>();
+    for (const Ref<Module> &module : modules) state->modules.push_back(module.get());
+    state->reshard_kind = options.reshard;
+    if (!params.empty())
+      state->unit = make<ParamGroup>(*state, std::move(mesh), params, options.reshard, options.init, std::move(options.host_memory));
+    commit(state, managed_modules(roots));
+  } catch (const Failure &failure) {
+    if (told->size() > 1) {
+      told->post_failure(failure.status(), failure.what());
+      told->give_up();
+    }
+    throw;
+  }
+}
+
+}  // namespace tpfsdp

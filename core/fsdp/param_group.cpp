@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/param_group.hpp"
+
+#include "base/hash.hpp"
+#include "comm/collectives.hpp"
+#include "device/kernels.hpp"
+#include "fsdp/gather.hpp"
+#include "fsdp/root.hpp"
+#include "fsdp/state.hpp"
+
+namespace tpfsdp {
+namespace {
+
+std::vector<ParamSpec> specs_of(const std::vector<ShardedParam> &params) {
+  std::vector<ParamSpec> specs;
+  for (const ShardedParam &p : params) specs.push_back({p.param->shape(), p.param->dtype(), p.param->requires_grad()});
+  return specs;
+}
+
+std::vector<ShardedParam> wrap(const std::vector<Ref<Param>> &managed) {
+  std::vector<ShardedParam> params(managed.size());
+  for (size_t i = 0; i < managed.size(); ++i) params[i].param = managed[i];
+  return params;
+}
+
+int64_t element_bytes(tpfsdp_dtype dtype) { return dtype_bytes(dtype, 1); }
+
+}  // namespace
+
+ParamGroup::ParamGroup(State &owner, Ref<Mesh> shard_mesh, const std::vector<Ref<Param>> &managed, ReshardKind reshard,
+                       InitMode init, HostMemory memory)
+    : state(owner),
+      mesh(std::move(shard_mesh)),
+      group(mesh->group(0)),
+      params(wrap(managed)),
+      layout(specs_of(params), group->size()),
+      reshard_kind(reshard),
+      init_mode(init),
+      host_memory(std::move(memory)),
+      shard_places(layout.shard_places(group->rank())) {
+  shards = Region(*group, shard_places.size_bytes, nullptr);
+  for (size_t i = 0; i < params.size(); ++i) cut(params[i], i);
+  make_gather_pieces();
+  reduce_pieces.reserve(params.size());
+  reduce_counts.reserve(2 * params.size());
+}
+
+ParamGroup::~ParamGroup() {
+  drop_full_parameters(*this);
+  for (ShardedParam &p : params) {
+    if (p.param->unit != this) continue;
+    p.param->unit = nullptr;
+    p.param->index_in_unit = -1;
+    for (const Face face : {Face::kShard, Face::kFull, Face::kGrad}) p.param->hide(face);
+  }
+}
+
+Gate *ParamGroup::gate() const { return group->gate(); }
+
+void ParamGroup::outside_ref() noexcept { state.modules.front()->ref(); }
+
+void ParamGroup::outside_unref() noexcept { state.modules.front()->unref(); }
+
+void ParamGroup::run_deferred() noexcept {
+  if (const int32_t owed = owed_unpins.exchange(0, std::memory_order_acq_rel)) take_pins_back(*this, owed);
+  Object::run_deferred();  // may end this unit
+}
+
+Root &ParamGroup::root() const { return *state.root; }
+
+void ParamGroup::cut(ShardedParam &sharded, size_t index) {
+  Param &param = *sharded.param;
+  const ParamLayout &at = layout.params[index];
+  const RowRange rows = rows_of_rank(at.rows, group->size(), group->rank());
+  sharded.shard = shards.data() ? shards.data() + shard_places.offsets[index] : nullptr;
+  sharded.local_shape = param.shape();
+  sharded.local_shape.front() = rows.count();
+  sharded.offsets.assign(param.shape().size(), 0);
+  sharded.offsets.front() = rows.begin;
+
+  const void *values = param.values()->view().data;
+  Buffer received;
+  if (init_mode == InitMode::kBroadcast && group->size() > 1 && at.full_bytes() > 0) {
+    received = Buffer(at.full_bytes(), nullptr);
+    if (group->rank() == 0) copy_bytes(received.data(), values, at.full_bytes());
+    tpfsdp_view view = param.values()->view();
+    view.data = received.data();
+    view.read_only = 0;
+    broadcast(group, view, 0, false);
+    values = received.data();
+  }
+  if (init_mode == InitMode::kVerify) sharded.value_hash = hash_bytes(values, static_cast<size_t>(at.full_bytes()));
+  if (rows.count() > 0)
+    copy_bytes(sharded.shard, static_cast<const std::byte *>(values) + rows.begin * at.row_bytes,
+               rows.count() * at.row_bytes);
+}
+
+// One copy per parameter and rank. Counts are in elements of the gather's dtype, bytes for mixed dtypes.
+void ParamGroup::make_gather_pieces() {
+  const int64_t unit_bytes = element_bytes(layout.gather_dtype);
+  std::vector<uint64_t> counts;
+  gather_pieces.clear();
+  gather_elements = gather_wire_bytes = 0;
+  for (int32_t rank = 0; rank < group->size(); ++rank) {
+    const ShardPlaces places = layout.shard_places(rank);
+    for (size_t i = 0; i < params.size(); ++i) {
+      const ParamLayout &at = layout.params[i];
+      const int64_t size_bytes = rows_of_rank(at.rows, group->size(), rank).count() * at.row_bytes;
+      const int64_t count = size_bytes / unit_bytes;
+      counts.push_back(static_cast<uint64_t>(count));
+      gather_elements += count;
+      if (rank != group->rank()) gather_wire_bytes += size_bytes;
+      gather_pieces.push_back({rank, 0, places.offsets[i] / unit_bytes, count, nullptr});
+    }
+  }
+  gather_counts_hash = hash_bytes(counts.data(), counts.size() * sizeof(uint64_t));
+}
+
+void ParamGroup::lay_out() {
+  layout = ShardLayout(specs_of(params), group->size());
+  const ShardPlaces places = layout.grad_shard_places(group->rank());
+  for (ShardedParam &p : params) {
+    p.param->hide(Face::kGrad);
+    p.grad_shard = nullptr;
+  }
+  grad_shards = Buffer();
+  grad_shards = Buffer(places.size_bytes, &root().account);
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (places.offsets[i] >= 0 && grad_shards.data()) params[i].grad_shard = grad_shards.data() + places.offsets[i];
+  }
+}
+
+void ParamGroup::set_destination(std::byte *base) {
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (base) params[i].full = base + layout.params[i].full_offset;
+  }
+  size_t piece = 0;
+  for (int32_t rank = 0; rank < group->size(); ++rank) {
+    for (size_t i = 0; i < params.size(); ++i, ++piece) {
+      const ParamLayout &at = layout.params[i];
+      std::byte *full = params[i].full;
+      gather_pieces[piece].target =
+          full ? full + rows_of_rank(at.rows, group->size(), rank).begin * at.row_bytes : nullptr;
+    }
+  }
+}
+
+}  // namespace tpfsdp

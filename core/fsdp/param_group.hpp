@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one fully_shard call gathers and reduces together (tpfsdp_unit in the ABI): its parameters, this rank's shards, and
+// where in a step it is. What happens to it stands in gather, reduce and state_machine.
+#pragma once
+
+#include "comm/mesh.hpp"
+#include "comm/region.hpp"
+#include "fsdp/shard_layout.hpp"
+#include "module/module.hpp"
+
+#include <functional>
+#include <vector>
+
+namespace tpfsdp {
+
+class State;
+class Root;
+class ParamGroup;
+
+// The numbers of unit.h.
+enum class ShardedState : int32_t { kSharded = 1, kUnsharded = 3 };
+enum class TrainingState : int32_t { kIdle = 1, kForward = 2, kPreBackward = 3, kPostBackward = 4 };
+enum class ReshardKind : int32_t { kAuto = 0, kAlways = 1, kNever = 2 };
+enum class InitMode : int32_t { kVerify = 1, kTrust = 2, kBroadcast = 3 };
+
+// Memory for full parameters in the host's own allocations: acquire sets *data, release takes it back.
+using HostMemory = std::function<Status(bool acquire, Param &param, int64_t size_bytes, void **data)>;
+
+// A place for full parameters, shared by units that are never full together.
+struct Slot {
+  Buffer memory;
+  int32_t number = 0;
+  ParamGroup *holder = nullptr;
+};
+
+// A place for full gradients, which peers read.
+struct GradSlot {
+  Region memory;
+  ParamGroup *holder = nullptr;
+  int64_t last_reduce = 0;  // sequence of the last reduction that exposed it
+};
+
+struct ShardedParam {
+  Ref<Param> param;
+  Shape local_shape;
+  Shape offsets;                  // of the local part; an empty one starts at the end of dimension 0
+  std::byte *shard = nullptr;
+  std::byte *grad_shard = nullptr;  // null: frozen at the last plan
+  std::byte *full = nullptr;        // while there is a destination
+  uint64_t value_hash = 0;          // of the whole, at fully_shard; 0: not compared
+  bool buffer_given = false;        // get_grad_buffer, not yet committed
+  bool second_given = false;        // the same, beside a gradient that is committed already
+  bool committed = false;           // takes part in the next reduction
+  bool is_reducing = false;         // took part in the last one
+  std::function<Status()> grad_reduced;  // of the host; empty: none
+
+  int64_t local_elements() const { return element_count(local_shape); }
+};
+
+class ParamGroup final : public Object {
+ public:
+  static constexpr Kind kKind = Kind::kUnit;
+
+  // Cuts this rank's rows out of the full values. With kBroadcast those of rank 0 of the mesh, collectively.
+  ParamGroup(State &owner, Ref<Mesh> shard_mesh, const std::vector<Ref<Param>> &managed, ReshardKind reshard, InitMode init,
+             HostMemory memory);
+  ~ParamGroup() override;
+
+  Kind kind() const override { return kKind; }
+  Gate *gate() const override;
+  std::string describe_rank() const override { return group->describe_rank(); }
+  // A handle of a unit keeps its module alive, of which the unit is a part.
+  void outside_ref() noexcept override;
+  void outside_unref() noexcept override;
+  void run_deferred() noexcept override;
+
+  Root &root() const;
+  bool is_full() const { return sharded_state == ShardedState::kUnsharded; }
+  bool is_in_use() const { return scopes > 0 || pins.load(std::memory_order_relaxed) > 0; }
+  const char *text_name() const { return name.c_str(); }
+
+  // Layout of full values and gradients anew, after trainability changed.
+  void lay_out();
+  // Full parameters from now on lie at `base` (LIBRARY), or at each parameter's own acquired memory (HOST).
+  void set_destination(std::byte *base);
+
+  State &state;
+  Ref<Mesh> mesh;
+  Ref<Group> group;
+  std::vector<ShardedParam> params;
+  ShardLayout layout;
+  ReshardKind reshard_kind;
+  InitMode init_mode;
+  HostMemory host_memory;  // empty: storage LIBRARY
+  Region shards;
+  Buffer grad_shards;
+  ShardPlaces shard_places;
+
+  // ---- Set when the root is settled ----
+  std::string name;             // dotted, joined by ", " for several modules
+  const char *event_name = "";  // interned
+  const char *reduce_detail = "";  // names of all trainable parameters
+  int32_t number = -1;          // for messages of the transport
+  bool keeps = false;           // stays full after forward
+
+  // ---- Memory of the plan ----
+  Slot *slot = nullptr;         // planned; null: nothing to gather, or storage HOST
+  Slot *spare = nullptr;        // taken outside the plan, then kept
+  Slot *held_slot = nullptr;    // holding its full parameters now
+  GradSlot *grad_slot = nullptr;
+  GradSlot *held_grad_slot = nullptr;
+  Buffer second_gradient;       // for a second commit in one backward; made at the first
+
+  // ---- Where it is ----
+  ShardedState sharded_state = ShardedState::kSharded;
+  TrainingState training_state = TrainingState::kIdle;
+  bool is_posting = false;      // its submit has to come again
+  bool is_gathering = false;    // posted, not waited for
+  bool is_prefetch = false;     // that gather, or these full values, were asked for by nobody yet
+  bool has_destination = false;
+  bool did_pre_backward = false;
+  bool did_post_backward = false;  // in this backward
+  bool is_posting_reduction = false;
+  bool is_reducing = false;
+  bool has_deferred_reshard = false;
+  int32_t scopes = 0;           // open on it
+  bool was_full_before_scopes = false;
+  int64_t gather_sequence = 0;
+  int64_t reduce_sequence = 0;
+  int64_t gathered_version = 0;
+  int64_t version = 0;          // write windows that were closed
+  int64_t unshards = 0;
+  int64_t deferred_reshards = 0;
+  std::vector<int64_t> post_forward_positions;  // in the root's order, newest last
+  std::atomic<int32_t> pins{0};
+  std::atomic<int32_t> owed_unpins{0};  // by finalizers
+
+  // ---- The static part of its collectives ----
+  std::vector<tpfsdp_backend_piece> gather_pieces;
+  std::vector<tpfsdp_backend_piece> reduce_pieces;
+  uint64_t gather_counts_hash = 0;
+  int64_t gather_elements = 0;
+  int64_t gather_wire_bytes = 0;
+  std::vector<uint64_t> reduce_counts;
+
+ private:
+  void cut(ShardedParam &sharded, size_t index);
+  void make_gather_pieces();
+};
+
+}  // namespace tpfsdp

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/root.hpp"
+
+#include "fsdp/gather.hpp"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace tpfsdp {
+namespace {
+
+// Every state below, once, in pre-order, with the number of states on the way down to it.
+void collect(Module &module, int32_t depth, Root &root, std::unordered_map<const Module *, bool> &seen) {
+  if (!seen.emplace(&module, true).second) return;
+  State *state = state_or_null(module);
+  if (state && std::find(root.states.begin(), root.states.end(), state) == root.states.end()) {
+    root.states.push_back(state);
+    root.depths.push_back(depth);
+  }
+  for (const auto &[name, child] : module.children()) {
+    if (child) collect(*child, depth + (state ? 1 : 0), root, seen);
+  }
+}
+
+void settle(Module &module) {
+  State &own = state_of(module);
+  auto root = std::make_shared<Root>(module);
+  std::unordered_map<const Module *, bool> seen;
+  try {
+    if (own.modules.size() > 1)
+      fail(TPFSDP_ERR_STATE, "unit \"", own.name(), "\" spans ", own.modules.size(),
+           " modules and cannot be the root: call fully_shard on the one module above them");
+    collect(module, 0, *root, seen);
+    for (const State *state : root->states) {
+      if (state->root)
+        fail(TPFSDP_ERR_STATE, "module \"", state->name(), "\" below \"", module.path(),
+             "\" already ran as a root of its own: run the forward through the root first");
+    }
+  } catch (const Failure &failure) {
+    if (own.unit && own.unit->group->size() > 1) {
+      own.unit->group->post_failure(failure.status(), failure.what());
+      own.unit->group->give_up();
+    }
+    throw;
+  }
+  for (State *state : root->states) {
+    state->root = root;
+    if (!state->unit) continue;
+    root->units.push_back(state->unit.get());
+    const Ref<Group> &group = state->unit->group;
+    if (group->size() > 1 && std::find(root->groups.begin(), root->groups.end(), group) == root->groups.end())
+      root->groups.push_back(group);
+  }
+  for (ParamGroup *unit : root->units) {
+    unit->keeps = unit->reshard_kind == ReshardKind::kNever ||
+                  (unit->reshard_kind == ReshardKind::kAuto && &unit->state == root->states.front());
+    root->account.add(unit->shards.size_bytes());
+  }
+  root->post_forward_order.reserve(2 * root->units.size());
+  root->reductions.reserve(root->units.size());
+}
+
+}  // namespace
+
+Root &settle_by_forward(Module &module) {
+  State &state = state_of(module);
+  if (!state.root) settle(module);
+  return *state.root;
+}
+
+Root &settle_outermost(Module &module) {
+  State &state = state_of(module);
+  if (state.root) return *state.root;
+  Module *outermost = &module;
+  for (Module *above = module.parent(); above; above = above->parent()) {
+    if (above->state) outermost = above;
+  }
+  settle(*outermost);
+  return *state.root;
+}
+
+Root &root_of(Module &module, const char *call) {
+  Root &root = settle_outermost(module);
+  if (root.module != &module)
+    fail(TPFSDP_ERR_STATE, call, " is for the root; \"", module.path(), "\" is not, the root is \"", root.module->path(),
+         "\"");
+  return root;
+}
+
+Status Root::prepare(bool may_wait) {
+  if (stage_ == Stage::kReady && !plan_is_old_) return TPFSDP_OK;
+  return step([&]() -> Status {
+    if (stage_ == Stage::kNew) {
+      check_units();
+      name_units();
+      exchange_ = std::make_unique<DigestExchange>(*this);
+      stage_ = Stage::kComparing;
+    }
+    if (stage_ == Stage::kComparing) {
+      if (exchange_->wait(may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+      exchange_ = nullptr;
+      stage_ = Stage::kReady;
+    }
+    make_plan();
+    return TPFSDP_OK;
+  });
+}
+
+void Root::forget(State &state) noexcept {
+  std::erase(states, &state);
+  if (state.unit) {
+    ParamGroup *unit = state.unit.get();
+    drop_full_parameters(*unit);
+    if (unit->held_grad_slot) unit->held_grad_slot->holder = nullptr;
+    std::erase(units, unit);
+    std::erase(reductions, unit);
+    std::erase(post_forward_order, unit);
+  }
+  if (forward_root == &state) forward_root = nullptr;
+}
+
+// Trainable parameters of a unit are reduced together, so they are of one dtype.
+void Root::check_units() const {
+  for (const ParamGroup *unit : units) {
+    const ShardedParam *first = nullptr;
+    for (const ShardedParam &p : unit->params) {
+      if (!p.param->requires_grad()) continue;
+      if (!first) first = &p;
+      if (p.param->dtype() != first->param->dtype())
+        fail(TPFSDP_ERR_INVALID_ARGUMENT, "trainable parameters of unit \"", unit->state.name(), "\" have two dtypes: ",
+             first->param->full_name(), " is ", dtype_name(first->param->dtype()), ", ", p.param->full_name(), " is ",
+             dtype_name(p.param->dtype()), "; shard them apart, or freeze one");
+    }
+  }
+}
+
+void Root::name_units() {
+  Rank &rank = module->context().rank();
+  for (ParamGroup *unit : units) {
+    unit->name = unit->state.name();
+    if (unit->name.empty()) unit->name = "<root>";
+    unit->event_name = rank.recorder().intern(unit->name);
+    if (unit->number < 0) unit->number = rank.name_unit(unit->name);
+  }
+}
+
+void Root::make_plan() {
+  std::vector<PlannedUnit> full(units.size()), gradients(units.size());
+  for (size_t i = 0; i < units.size(); ++i) {
+    ParamGroup &unit = *units[i];
+    reshard(unit);
+    if (unit.is_full() || unit.held_grad_slot)
+      fail(TPFSDP_ERR_STATE, "unit ", unit.name, " is in use, so memory cannot be planned anew after parameters were frozen or ",
+           "unfrozen: close scopes and release views first");
+    unit.lay_out();
+    std::string names;
+    for (const ShardedParam &p : unit.params) {
+      if (p.param->requires_grad()) append_text(names, cat(names.empty() ? "" : ",", p.param->full_name()));
+    }
+    unit.reduce_detail = recorder().intern(names);
+    const auto at = static_cast<size_t>(std::find(states.begin(), states.end(), &unit.state) - states.begin());
+    const auto pool = std::find(groups.begin(), groups.end(), unit.group) - groups.begin();
+    full[i] = {unit.host_memory ? 0 : unit.layout.full_bytes, unit.keeps, depths[at], 0};
+    gradients[i] = {unit.layout.grad_bytes, false, depths[at], static_cast<int32_t>(pool)};
+  }
+  const SlotPlan full_plan = plan_slots(full), grad_plan = plan_slots(gradients);
+
+  for (ParamGroup *unit : units) {
+    unit->slot = unit->spare = nullptr;
+    unit->grad_slot = nullptr;
+  }
+  slots.clear();
+  grad_slots.clear();
+  for (const int64_t bytes : full_plan.slot_bytes) {
+    Slot &slot = slots.emplace_back();
+    slot.number = static_cast<int32_t>(slots.size()) - 1;
+    slot.memory = Buffer(bytes, &account);
+  }
+  grad_slots.resize(grad_plan.slot_bytes.size());
+  for (size_t i = 0; i < units.size(); ++i) {
+    if (const int32_t slot = full_plan.slot_of_unit[i]; slot >= 0) units[i]->slot = &slots[static_cast<size_t>(slot)];
+    const int32_t number = grad_plan.slot_of_unit[i];
+    if (number < 0) continue;
+    GradSlot &slot = grad_slots[static_cast<size_t>(number)];
+    if (!slot.memory.data()) slot.memory = Region(*units[i]->group, grad_plan.slot_bytes[static_cast<size_t>(number)], &account);
+    units[i]->grad_slot = &slot;
+  }
+  planned_slots = static_cast<int32_t>(slots.size());
+  planned_grad_slots = static_cast<int32_t>(grad_slots.size());
+  planned_bytes = full_plan.total_bytes() + grad_plan.total_bytes();
+  for (const ParamGroup *unit : units) planned_bytes += unit->shards.size_bytes() + unit->grad_shards.size_bytes();
+  plan_is_old_ = false;
+}
+
+MemoryReport Root::memory_report() const {
+  MemoryReport report;
+  report.spare_slots = static_cast<int32_t>(slots.size()) - planned_slots +
+                       static_cast<int32_t>(grad_slots.size()) - planned_grad_slots;
+  for (const ParamGroup *unit : units) {
+    report.shard_bytes += unit->shards.size_bytes();
+    report.grad_shard_bytes += unit->grad_shards.size_bytes();
+    report.grad_slot_bytes += unit->second_gradient.size_bytes();
+  }
+  for (const Slot &slot : slots) report.slot_bytes += slot.memory.size_bytes();
+  for (const GradSlot &slot : grad_slots) report.grad_slot_bytes += slot.memory.size_bytes();
+  return report;
+}
+
+}  // namespace tpfsdp

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the outermost sharded module of a tree owns for all below it: the states in order, the groups, the plan of memory,
+// the write window, the order of the step, and the end of a failed one.
+#pragma once
+
+#include "fsdp/digest.hpp"
+#include "fsdp/slot_plan.hpp"
+#include "fsdp/state.hpp"
+
+#include <deque>
+#include <memory>
+#include <new>
+#include <vector>
+
+namespace tpfsdp {
+
+// What a tree holds on this rank now.
+struct MemoryReport {
+  int32_t spare_slots = 0;
+  int64_t shard_bytes = 0;
+  int64_t grad_shard_bytes = 0;
+  int64_t slot_bytes = 0;
+  int64_t grad_slot_bytes = 0;  // and memory for second commits
+};
+
+enum class Window { kOpen, kClosed, kExplicit };
+
+class Root {
+ public:
+  explicit Root(Module &outermost) : module(&outermost) {}
+  Root(const Root &) = delete;
+  Root &operator=(const Root &) = delete;
+
+  Module *module;
+  std::vector<State *> states;     // pre-order
+  std::vector<int32_t> depths;     // sharded modules above each
+  std::vector<ParamGroup *> units; // of those states
+  std::vector<Ref<Group>> groups;  // of more than one rank, each once
+
+  // ---- Lazy init ----
+
+  // Settles the root and compares what the ranks start with; OK or PENDING. Cheap when it is done.
+  Status prepare(bool may_wait);
+  bool is_ready() const { return stage_ == Stage::kReady; }
+  void plan_again() { plan_is_old_ = true; }
+  void forget(State &state) noexcept;
+
+  // ---- Memory ----
+
+  std::deque<Slot> slots;  // the plan's, then spares
+  std::deque<GradSlot> grad_slots;
+  int32_t planned_slots = 0;
+  int32_t planned_grad_slots = 0;
+  int64_t planned_bytes = 0;
+  int64_t host_bytes = 0;
+  MemoryAccount account;
+  MemoryReport memory_report() const;
+
+  // ---- The step ----
+
+  State *forward_root = nullptr;  // whose forward is running
+  bool is_in_backward = false;
+  int32_t end_phase = 0;          // of end_backward, for its form that does not wait
+  std::vector<ParamGroup *> post_forward_order;
+  std::vector<ParamGroup *> reductions;  // posted, oldest first
+
+  // ---- Write window ----
+
+  Window window = Window::kOpen;  // nobody has read a shard yet
+  int64_t windows_opened = 0;     // by end_backward
+
+  // ---- Failure ----
+
+  // Runs one collective step. A local failure is posted to the peers on every group of the tree, and no other step
+  // runs before reset_iter_state.
+  template <class Body>
+  Status step(Body &&body) {
+    refuse_if_failed();
+    try {
+      return body();
+    } catch (const Failure &failure) {
+      failed(failure);
+      throw;
+    } catch (const std::bad_alloc &) {
+      ErrorDetail detail;
+      detail.status = TPFSDP_ERR_OUT_OF_MEMORY;
+      detail.message = "out of memory in a step";
+      failed(Failure(std::move(detail)));
+      throw;
+    }
+  }
+  void failed(const Failure &failure) noexcept;
+  void refuse_if_failed() const;
+  void reset();
+
+  Recorder &recorder() const { return module->context().rank().recorder(); }
+
+ private:
+  enum class Stage { kNew, kComparing, kReady };
+
+  void check_units() const;
+  void name_units();
+  void make_plan();
+  void drop_step() noexcept;
+
+  Stage stage_ = Stage::kNew;
+  bool plan_is_old_ = true;
+  bool has_failed_ = false;
+  bool has_posted_reset_ = false;
+  std::vector<Ref<Group>> groups_to_reset_;  // of a reset that is under way
+  std::string failure_text_;
+  std::unique_ptr<DigestExchange> exchange_;
+};
+
+// The root that a module's state belongs to, settled now if it is not yet: by a forward on the module itself, by
+// anything else on the outermost sharded module above it.
+Root &settle_by_forward(Module &module);
+Root &settle_outermost(Module &module);
+// Settled, and it is this module; throws STATE naming the root.
+Root &root_of(Module &module, const char *call);
+
+}  // namespace tpfsdp

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/scope.hpp"
+
+#include "fsdp/gather.hpp"
+#include "fsdp/reduce.hpp"
+#include "fsdp/root.hpp"
+
+#include <algorithm>
+
+namespace tpfsdp {
+namespace {
+
+void add_unit(std::vector<ParamGroup *> &units, const Module &module) {
+  const State *state = state_or_null(module);
+  if (!state || !state->unit) return;
+  if (std::find(units.begin(), units.end(), state->unit.get()) == units.end()) units.push_back(state->unit.get());
+}
+
+class UnshardWork final : public Work {
+ public:
+  explicit UnshardWork(Ref<Module> module) : module_(std::move(module)) {}
+  Gate *gate() const override { return module_->gate(); }
+  std::string describe_rank() const override { return module_->describe_rank(); }
+  Status wait(bool may_wait) override {
+    const State &state = state_of(*module_);
+    if (!state.unit || !state.unit->is_gathering) return TPFSDP_OK;
+    return state.root->step([&] { return wait_gather(*state.unit, may_wait); });
+  }
+
+ private:
+  Ref<Module> module_;
+};
+
+}  // namespace
+
+Scope::Scope(std::vector<Ref<Module>> modules, bool recurse) : modules_(std::move(modules)) {
+  Root &root = settle_outermost(*modules_.front());
+  for (const Ref<Module> &module : modules_) {
+    if (&settle_outermost(*module) != &root)
+      fail(TPFSDP_ERR_INVALID_ARGUMENT, "modules \"", modules_.front()->path(), "\" and \"", module->path(),
+           "\" of one scope have two roots");
+    if (!recurse) {
+      add_unit(units_, *module);
+      continue;
+    }
+    for (const auto &[name, below] : list_modules(*module, "", true)) add_unit(units_, *below);
+  }
+  root.prepare(true);
+  for (ParamGroup *unit : units_) {
+    if (unit->scopes == 0) unit->was_full_before_scopes = has_fresh_values(*unit);
+  }
+  root.step([&] {
+    for (ParamGroup *unit : units_) issue_gather(*unit, true, false);
+    for (ParamGroup *unit : units_) wait_gather(*unit, true);
+    return TPFSDP_OK;
+  });
+  for (ParamGroup *unit : units_) ++unit->scopes;
+  is_open_ = true;
+}
+
+Scope::~Scope() { let_go(); }
+
+void Scope::close() {
+  if (!is_open_) fail(TPFSDP_ERR_STATE, "the scope on module \"", modules_.front()->path(), "\" is closed already");
+  let_go();
+}
+
+void Scope::let_go() noexcept {
+  if (!is_open_) return;
+  is_open_ = false;
+  for (ParamGroup *unit : units_) {
+    if (unit->scopes == 0) continue;  // a reset has closed it
+    if (--unit->scopes == 0 && unit->training_state != TrainingState::kForward &&
+        unit->training_state != TrainingState::kPreBackward && !unit->was_full_before_scopes)
+      reshard(*unit);
+  }
+}
+
+Ref<Work> unshard_module(const Ref<Module> &module, bool async) {
+  const State &state = state_of(*module);
+  Root &root = settle_outermost(*module);
+  root.prepare(true);
+  if (!state.unit) return async ? make<UnshardWork>(module) : nullptr;
+  root.step([&] { return async ? issue_gather(*state.unit, true, false) : unshard(*state.unit, true); });
+  return async ? make<UnshardWork>(module) : nullptr;
+}
+
+void reshard_module(Module &module) {
+  const State &state = state_of(module);
+  if (!state.unit) return;
+  ParamGroup &unit = *state.unit;
+  if (unit.training_state == TrainingState::kForward && unit.keeps) return;
+  reshard(unit);
+}
+
+void reduce_below(Module &module) {
+  std::vector<ParamGroup *> units;
+  for (const auto &[name, below] : list_modules(module, "", true)) add_unit(units, *below);
+  if (units.empty()) state_of(module);
+  Root &root = settle_outermost(module);
+  root.step([&] {
+    for (ParamGroup *unit : units) issue_reduction(*unit, true);
+    return TPFSDP_OK;
+  });
+}
+
+}  // namespace tpfsdp

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/state.hpp"
+
+#include "fsdp/root.hpp"
+
+namespace tpfsdp {
+
+State::~State() {
+  if (root) root->forget(*this);
+}
+
+bool State::is_root() const { return root && state_or_null(*root->module) == this; }
+
+std::string State::name() const {
+  std::string out;
+  for (const Module *module : modules) {
+    if (!out.empty()) out += ", ";
+    out += module->path();
+  }
+  return out;
+}
+
+State *state_or_null(const Module &module) noexcept { return static_cast<State *>(module.state.get()); }
+
+State &state_of(const Module &module) {
+  State *state = state_or_null(module);
+  if (!state)
+    fail(TPFSDP_ERR_STATE, "module \"", module.path(), "\" is not sharded: call fully_shard on it first");
+  return *state;
+}
+
+}  // namespace tpfsdp

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// One fully_shard call: its modules, its unit if it has parameters, and where its modules are in a step.
+#pragma once
+
+#include "fsdp/param_group.hpp"
+
+#include <memory>
+#include <vector>
+
+namespace tpfsdp {
+
+class State final : public ModuleState {
+ public:
+  ~State() override;
+
+  std::shared_ptr<Root> root;     // null until it is settled; outlives the unit, whose memory is in its account
+  std::vector<Module *> modules;  // all hold this state
+  Ref<ParamGroup> unit;           // null: no parameters of its own
+  ReshardKind reshard_kind = ReshardKind::kAuto;
+  TrainingState training_state = TrainingState::kIdle;
+  std::vector<Module *> still_to_run;  // of several modules, in this forward
+
+  bool is_root() const;
+  std::string name() const;  // dotted, joined by ", "
+};
+
+// The state of a module that fully_shard was called on; throws STATE naming the module otherwise.
+State &state_of(const Module &module);
+State *state_or_null(const Module &module) noexcept;
+
+}  // namespace tpfsdp

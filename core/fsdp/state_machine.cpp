@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/state_machine.hpp"
+
+#include "fsdp/gather.hpp"
+#include "fsdp/reduce.hpp"
+#include "fsdp/root.hpp"
+#include "fsdp/schedule.hpp"
+#include "fsdp/write_window.hpp"
+
+#include <algorithm>
+#include <ranges>
+
+namespace tpfsdp {
+namespace {
+
+Root &settled(const State &state, const char *call) {
+  if (!state.root)
+    fail(TPFSDP_ERR_STATE, call, " of module \"", state.name(), "\" came before any forward: run the forward through the root first");
+  return *state.root;
+}
+
+void record_call(Root &root, const State &state, const char *operation) {
+  Recorder &recorder = root.recorder();
+  if (!recorder.is_on()) return;
+  Event event;
+  event.kind = EventKind::kHook;
+  event.training_state = static_cast<int32_t>(state.training_state);
+  event.unit = state.unit ? state.unit->event_name : "";
+  event.operation = operation;
+  recorder.record(event);
+}
+
+// Full parameters leave after forward, unless they are kept for backward. Without gradients no backward comes for which
+// the root would keep them on its own account.
+void end_unit_forward(Root &root, ParamGroup &unit, bool backward_will_come) {
+  if (!root.is_in_backward) {
+    const bool keep = unit.reshard_kind == ReshardKind::kNever || (unit.keeps && backward_will_come);
+    if (!keep) reshard(unit);
+    if (backward_will_come) record_post_forward(root, unit);
+  }
+  unit.training_state = TrainingState::kIdle;
+}
+
+void end_forward(Root &root, State &state) {
+  state.still_to_run.clear();
+  if (state.unit) end_unit_forward(root, *state.unit, state.modules.front()->grad_enabled);
+  state.training_state = TrainingState::kIdle;
+}
+
+Status end_unit_backward(Root &root, ParamGroup &unit, bool may_wait) {
+  if (!unit.did_post_backward || unit.held_grad_slot) {
+    if (!unit.is_posting_reduction) {
+      Event event;
+      event.kind = EventKind::kPostBackward;
+      event.training_state = static_cast<int32_t>(unit.training_state);
+      event.unit = unit.event_name;
+      root.recorder().record(event);
+      unit.training_state = TrainingState::kPostBackward;
+      unit.did_post_backward = true;
+      unit.did_pre_backward = false;
+      reshard(unit);
+    }
+    return issue_reduction(unit, may_wait);
+  }
+  return TPFSDP_OK;
+}
+
+}  // namespace
+
+Status pre_forward(Module &module, bool may_wait) {
+  State &state = state_of(module);
+  Root &root = settle_by_forward(module);
+  if (root.forward_root == nullptr && !root.is_in_backward) {
+    if (root.prepare(may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+  }
+  return root.step([&]() -> Status {
+    if (!root.is_ready()) fail(TPFSDP_ERR_STATE, "the tree was not prepared; run the forward through the root first");
+    ParamGroup *unit = state.unit.get();
+    // Inside a backward of the module this is its recomputation: parameters are wanted, nothing else changes.
+    if (state.training_state == TrainingState::kPreBackward) return unit ? unshard(*unit, may_wait) : TPFSDP_OK;
+    if (state.training_state != TrainingState::kForward) {
+      record_call(root, state, "pre_forward");
+      state.training_state = TrainingState::kForward;
+      if (state.modules.size() > 1) state.still_to_run = state.modules;
+      if (!root.forward_root) root.forward_root = &state;
+      if (unit) unit->training_state = TrainingState::kForward;
+    }
+    return unit ? unshard(*unit, may_wait) : TPFSDP_OK;
+  });
+}
+
+void post_forward(Module &module) {
+  State &state = state_of(module);
+  Root &root = settled(state, "post_forward");
+  root.step([&]() -> Status {
+    if (state.training_state == TrainingState::kPreBackward) return TPFSDP_OK;  // recomputed
+    if (state.training_state != TrainingState::kForward)
+      fail(TPFSDP_ERR_STATE, "post_forward of module \"", module.path(), "\" without pre_forward");
+    record_call(root, state, "post_forward");
+    std::erase(state.still_to_run, &module);
+    if (!state.still_to_run.empty()) return TPFSDP_OK;
+    end_forward(root, state);
+    if (root.forward_root == &state) {
+      // Units over several modules of which some never ran: the deepest first.
+      for (State *other : root.states | std::views::reverse) {
+        if (!other->still_to_run.empty()) end_forward(root, *other);
+      }
+      root.forward_root = nullptr;
+    }
+    return TPFSDP_OK;
+  });
+}
+
+Status pre_backward(Module &module, bool may_wait) {
+  State &state = state_of(module);
+  Root &root = settled(state, "pre_backward");
+  return root.step([&]() -> Status {
+    if (!root.is_ready())
+      fail(TPFSDP_ERR_STATE, "pre_backward of module \"", module.path(), "\" came before any forward");
+    root.is_in_backward = true;
+    if (state.training_state != TrainingState::kPreBackward) record_call(root, state, "pre_backward");
+    state.training_state = TrainingState::kPreBackward;
+    ParamGroup *unit = state.unit.get();
+    if (!unit || unit->did_pre_backward) return TPFSDP_OK;
+    unit->training_state = TrainingState::kPreBackward;
+    if (!unit->is_gathering && !has_fresh_values(*unit)) ++root.recorder().counters.prefetch_misses;
+    if (unit->is_gathering && unit->is_prefetch) ++root.recorder().counters.prefetch_hits;
+    if (unshard(*unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+    if (prefetch_before(root, *unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+    if (take_grad_slot(*unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+    unit->did_pre_backward = true;
+    unit->did_post_backward = false;
+    return TPFSDP_OK;
+  });
+}
+
+Status post_backward(Module &module, bool may_wait) {
+  State &state = state_of(module);
+  Root &root = settled(state, "post_backward");
+  return root.step([&]() -> Status {
+    if (!root.is_in_backward)
+      fail(TPFSDP_ERR_STATE, "post_backward of module \"", module.path(), "\" outside a backward: pre_backward comes first");
+    if (state.unit && end_unit_backward(root, *state.unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+    record_call(root, state, "post_backward");
+    state.training_state = TrainingState::kPostBackward;
+    return TPFSDP_OK;
+  });
+}
+
+Status end_backward(Module &module, bool may_wait) {
+  Root &root = root_of(module, "end_backward");
+  if (root.end_phase == 0) {
+    const Status status = root.step([&]() -> Status {
+      if (!root.is_ready()) fail(TPFSDP_ERR_STATE, "end_backward of module \"", module.path(), "\" came before any forward");
+      // Units whose own post-backward nobody called, also those that took no part in this backward.
+      for (State *state : root.states) {
+        if (state->unit && root.is_in_backward && end_unit_backward(root, *state->unit, may_wait) == TPFSDP_PENDING)
+          return TPFSDP_PENDING;
+        if (state->unit && state->unit->held_grad_slot && issue_reduction(*state->unit, may_wait) == TPFSDP_PENDING)
+          return TPFSDP_PENDING;
+      }
+      for (ParamGroup *unit : root.units) {
+        if (!unit->is_prefetch) continue;
+        if (wait_gather(*unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+        unit->is_prefetch = false;
+        reshard(*unit);  // wanted by nobody
+      }
+      return TPFSDP_OK;
+    });
+    if (status != TPFSDP_OK) return status;
+  }
+  if (open_window_after_backward(root, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+  record_call(root, *root.states.front(), "end_backward");
+  for (State *state : root.states) state->training_state = TrainingState::kIdle;
+  for (ParamGroup *unit : root.units) {
+    unit->training_state = TrainingState::kIdle;
+    unit->did_pre_backward = unit->did_post_backward = false;
+  }
+  forget_order(root);
+  root.forward_root = nullptr;
+  root.is_in_backward = false;
+  return TPFSDP_OK;
+}
+
+}  // namespace tpfsdp

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the sharded run of digits.c leaves behind, and the verdict on it. */
+#ifndef DIGITS_RESULT_H
+#define DIGITS_RESULT_H
+
+#include "digits.h"
+
+#include <tpfsdp/tpfsdp.h>
+
+enum { MAX_SAMPLES = 4096 };
+
+typedef struct rank_run {
+  float *losses, *values;
+  int hits;
+  int64_t acquires, live_bytes, peak_live_bytes; /* of full parameters in this program's memory */
+  int64_t samples[MAX_SAMPLES];                  /* live_bytes after each request */
+  int sample_count, step_sample_count;
+  int64_t optimizer_bytes;
+  tpfsdp_memory_info memory;
+  tpfsdp_counters counters;
+} rank_run;
+
+typedef struct job {
+  const digits *data;
+  int ranks, steps;
+  char backend[32];
+  rank_run runs[MAX_RANKS];
+} job;
+
+/* 0, or -1 without memory. */
+int job_create(job *work, const digits *data, int ranks, int steps);
+void job_free(job *work);
+/* What TPFSDP_FAULT says this rank's gradients are multiplied by; 1 without a fault. */
+float planted_fault(int rank);
+/* Runs the reference, prints the comparison, writes the result. 0 when all is equal and the accuracy is good. */
+int job_report(const job *work, const char *path);
+
+#endif

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The one call this library is for. Children first, then parents: a call takes what no earlier call took. */
+#ifndef TPFSDP_FULLY_SHARD_H
+#define TPFSDP_FULLY_SHARD_H
+
+#include <tpfsdp/base.h>
+#include <tpfsdp/policy.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** What stays of the full parameters between forward and backward. */
+typedef int32_t tpfsdp_reshard_kind;
+enum {
+  TPFSDP_RESHARD_UNKNOWN = -1,
+  TPFSDP_RESHARD_AUTO = 0,   /**< ALWAYS, but NEVER for the root. PyTorch: None */
+  TPFSDP_RESHARD_ALWAYS = 1, /**< nothing. PyTorch: True */
+  TPFSDP_RESHARD_NEVER = 2,  /**< everything. PyTorch: False */
+  TPFSDP_RESHARD_SIZE = 3    /**< a part, over `size` ranks. PyTorch: int. UNSUPPORTED in 0.1 */
+};
+
+/** Frozen. */
+typedef struct tpfsdp_reshard {
+  tpfsdp_reshard_kind kind;
+  int32_t size; /**< with SIZE: a divisor of the shard world; else 0 */
+} tpfsdp_reshard;
+
+/**
+ * How ranks make sure that they start with the same values. Names, shapes, dtypes, ties and policies are always
+ * compared.
+ */
+typedef int32_t tpfsdp_init_mode;
+enum {
+  TPFSDP_INIT_UNKNOWN = -1,
+  TPFSDP_INIT_DEFAULT = 0,   /**< VERIFY */
+  TPFSDP_INIT_VERIFY = 1,    /**< compare a hash of each full parameter, once, before the first step; loading
+                                  replaces the hash */
+  TPFSDP_INIT_TRUST = 2,     /**< do not compare values */
+  TPFSDP_INIT_BROADCAST = 3  /**< take rank 0's values of the shard group, parameter by parameter, inside
+                                  fully_shard */
+};
+
+/** The array and the callback are borrowed and copied; handles in the array are borrowed. */
+typedef struct tpfsdp_fully_shard_options {
+  uint32_t struct_size;
+  tpfsdp_init_mode init;
+  tpfsdp_reshard reshard_after_forward;
+  TPFSDP_NULLABLE const tpfsdp_memory_callback *host_memory; /**< storage HOST: full parameters live there; NULL:
+                                                                  storage LIBRARY */
+  TPFSDP_NULLABLE tpfsdp_param *const *ignored_params; /**< never touched: not cut, moved or reduced */
+  int64_t ignored_param_count;
+} tpfsdp_fully_shard_options;
+
+/**
+ * Makes the parameters below @p modules (borrowed) that are in no unit yet one unit, cut by rows (dimension 0) over the
+ * 1-D @p mesh (shared); NULL: the context's default group. Shards may be uneven and empty. On failure no module has
+ * changed, and the mesh is told.
+ * Collective: mesh, if init is BROADCAST; else every rank only makes the same calls in the same order. Errors: STATE
+ * (sharded already), UNSUPPORTED. PyTorch: fully_shard. Since: 0.1.
+ */
+TPFSDP_API TPFSDP_CHECK_RESULT tpfsdp_status
+tpfsdp_fully_shard(tpfsdp_module *const *modules, int64_t module_count, TPFSDP_NULLABLE tpfsdp_mesh *mesh,
+                   TPFSDP_NULLABLE const tpfsdp_fully_shard_options *options,
+                   TPFSDP_NULLABLE tpfsdp_error **error) TPFSDP_NOEXCEPT;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
