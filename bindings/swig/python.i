@@ -15,9 +15,6 @@ TPFSDP_EACH_WAITING(TPFSDP_GIVE_UP_LOCK)
 %rename("%(strip:[TPFSDP_])s", %$isenumitem) "";
 %rename("%(strip:[TPFSDP_])s", %$isconstant) "";
 
-%begin %{
-#define SWIG_PYTHON_STRICT_BYTE_CHAR
-%}
 %{
 #include "python_support.hpp"
 namespace py = tpfsdp::python;

@@ -25,7 +25,7 @@ GradSlot &free_grad_slot(ParamGroup &unit) {
 
 ShardedParam &writable(ParamGroup &unit, size_t index) {
   ShardedParam &p = unit.params[index];
-  if (!p.param->requires_grad() || !p.grad_shard)
+  if (unit.layout.params[index].grad_offset < 0)
     fail(TPFSDP_ERR_STATE, "parameter ", p.param->full_name(), " is frozen and takes no gradient");
   if (!unit.held_grad_slot)
     fail(TPFSDP_ERR_STATE, "parameter ", p.param->full_name(), " takes a gradient between pre_backward and post_backward of unit ",
@@ -273,7 +273,7 @@ void set_gradient(ShardedParam &sharded, const tpfsdp_view *gradient) {
     param.hide(Face::kGrad);
     return;
   }
-  if (!sharded.grad_shard)
+  if (sharded.local_elements() > 0 && !sharded.grad_shard)
     fail(TPFSDP_ERR_STATE, "parameter ", param.full_name(),
          param.requires_grad() ? " has no memory for a gradient yet: call tpfsdp_root_prepare first" : " is frozen");
   if (shape_of(*gradient) != sharded.local_shape)

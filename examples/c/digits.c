@@ -222,6 +222,7 @@ static tpfsdp_status train(trainer *t) {
     }
   }
   t->run->step_sample_count = t->run->sample_count;
+  t->run->step_peak_bytes = t->run->peak_live_bytes;
   TRY(tpfsdp_trace_get_counters(t->me->context, 0, &t->run->counters, error));
   TRY(tpfsdp_root_get_memory_info(t->model, &t->run->memory, error));
   TRY(evaluate(t));
@@ -239,7 +240,7 @@ static tpfsdp_status rank_main(void *user, const tpfsdp_rank_args *me) {
   t->grad_factor = planted_fault(me->rank);
   status = tpfsdp_context_get_info(me->context, &info, me->error);
   t->group = info.group;
-  if (status >= 0) snprintf(t->job->backend, sizeof t->job->backend, "%s", me->rank == 0 ? info.backend : "threads");
+  if (status >= 0) snprintf(t->run->backend, sizeof t->run->backend, "%s", info.backend);
   if (status >= 0) status = train(t);
   for (int l = 0; l < LAYERS; l++) {
     for (int p = 0; p < 2; p++) tpfsdp_handle_release(t->layers[l].params[p]), free(t->layers[l].first[p]);
@@ -261,6 +262,7 @@ int main(int argc, char **argv) {
     return 2;
   }
   if (digits_load(&data, argv[1]) || job_create(&work, &data, atoi(argv[2]), atoi(argv[3]))) return 2;
+  ranks.user = &work;
   if (tpfsdp_context_run_ranks(work.ranks, NULL, &ranks, &error) < 0) {
     fprintf(stderr, "digits: %s\n", tpfsdp_error_message(error));
     tpfsdp_handle_release(error);

@@ -51,16 +51,15 @@ static int64_t max_ulp(int64_t most, const float *a, const float *b, int count) 
 static void write_run(FILE *file, const char *mode, const job *work, const float *losses, int64_t ulp, double accuracy,
                       int is_sharded) {
   const rank_run *run = &work->runs[0];
-  fprintf(file, "{\"mode\": \"%s\", \"ranks\": %d, \"backend\": \"%s\", \"max_ulp\": %lld, \"accuracy\": %.6f", mode,
-          work->ranks, is_sharded ? work->backend : "none", (long long)ulp, accuracy);
+  fprintf(file, "{\"mode\": \"%s\", \"ranks\": %d, \"backend\": \"%s\", \"max_ulp\": %lld", mode, work->ranks,
+          is_sharded ? run->backend : "none", (long long)ulp);
   fprintf(file, ",\n \"losses\": [");
   for (int i = 0; i < work->steps; i++) fprintf(file, "%s\"%a\"", i ? ", " : "", (double)losses[i]);
   fprintf(file, "]");
   if (is_sharded) {
-    fprintf(file, ",\n \"library_peak_bytes\": %lld, \"library_formula_bytes\": %lld, \"host_peak_bytes\": %lld, ",
-            (long long)run->memory.peak_bytes, (long long)run->memory.planned_peak_bytes,
-            (long long)run->peak_live_bytes);
-    fprintf(file, "\"optimizer_bytes\": %lld", (long long)run->optimizer_bytes);
+    fprintf(file, ",\n \"library_peak_bytes\": %lld, \"host_peak_bytes\": %lld, ", (long long)run->memory.peak_bytes,
+            (long long)run->step_peak_bytes);
+    fprintf(file, "\"optimizer_bytes\": %lld, \"accuracy\": %.6f", (long long)run->optimizer_bytes, accuracy);
     fprintf(file, ",\n \"counts\": {\"all_gathers\": %lld, \"reduce_scatters\": %lld, \"all_reduces\": %lld, ",
             (long long)run->counters.all_gathers, (long long)run->counters.reduce_scatters,
             (long long)run->counters.all_reduces);

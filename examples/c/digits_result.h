@@ -11,10 +11,12 @@ enum { MAX_SAMPLES = 4096 };
 
 typedef struct rank_run {
   float *losses, *values;
+  char backend[32];
   int hits;
   int64_t acquires, live_bytes, peak_live_bytes; /* of full parameters in this program's memory */
   int64_t samples[MAX_SAMPLES];                  /* live_bytes after each request */
-  int sample_count, step_sample_count;
+  int sample_count, step_sample_count;            /* all, and those of the last step */
+  int64_t step_peak_bytes;                        /* of training, without what evaluation needs */
   int64_t optimizer_bytes;
   tpfsdp_memory_info memory;
   tpfsdp_counters counters;
@@ -23,7 +25,6 @@ typedef struct rank_run {
 typedef struct job {
   const digits *data;
   int ranks, steps;
-  char backend[32];
   rank_run runs[MAX_RANKS];
 } job;
 

@@ -51,6 +51,15 @@ class FSDPModule:
 
     _handle: Any
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """A new object of a sharded class is one of the class before: it is not sharded."""
+        if len(cls.__mro__) < 3 or cls.__mro__[1] is not FSDPModule:
+            raise TypeError("FSDPModule is mixed in by fully_shard")
+        original: Any = cls.__mro__[2]
+        instance = original.__new__(original)
+        original.__init__(instance, *args, **kwargs)
+        return instance
+
     def unshard(self, async_op: bool = False) -> UnshardHandle:
         """Gathers the module's own units. Collective. Full or under way already: no effect.
 

@@ -26,9 +26,10 @@ Outcome check_pieces(const Comm &comm, const tpfsdp_backend_op &op) {
   for (int64_t i = 0; i < op.piece_count; ++i) {
     const tpfsdp_backend_piece &piece = op.pieces[i];
     if (gather && piece.rank == comm.rank && piece.count > 0 && op.input == nullptr) return refuse(comm, op, "no input");
+    // The caller's own memory has no gaps; in a region parts may start at alignment bounds.
     const bool fits = piece.count >= 0 && piece.source_offset >= 0 &&
-                      piece.source_offset <= op.element_count - std::min(piece.count, op.element_count) &&
-                      piece.count <= op.element_count;
+                      (op.input_region != nullptr ||
+                       (piece.count <= op.element_count && piece.source_offset <= op.element_count - piece.count));
     if (!fits || (piece.count > 0 && piece.target == nullptr) ||
         (gather && (piece.rank < 0 || piece.rank >= comm.world_size)))
       return refuse(comm, op, "piece " + std::to_string(i) + " lies outside");
@@ -67,6 +68,8 @@ int64_t shown_elements(const Comm &comm, const tpfsdp_backend_op &op) {
     }
     case TPFSDP_BACKEND_KIND_BROADCAST: return op.source == comm.rank ? op.element_count : 0;
     case TPFSDP_BACKEND_KIND_BARRIER: return 0;
+    // In a region parts may start at alignment bounds, so the count does not tell where the input ends.
+    case TPFSDP_BACKEND_KIND_REDUCE_SCATTER: return op.input_region == nullptr ? op.element_count : -1;
     default: return op.element_count;
   }
 }

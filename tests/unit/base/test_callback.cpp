@@ -13,7 +13,8 @@ namespace {
 thread_local bool fail_next_allocation = false;
 }
 
-void *operator new(std::size_t size) {
+// Not inlined, or gcc takes the pair malloc and free apart and warns of a mismatch.
+[[gnu::noinline]] void *operator new(std::size_t size) {
   if (fail_next_allocation) {
     fail_next_allocation = false;
     throw std::bad_alloc();
@@ -21,8 +22,8 @@ void *operator new(std::size_t size) {
   if (void *data = std::malloc(size > 0 ? size : 1)) return data;
   throw std::bad_alloc();
 }
-void operator delete(void *data) noexcept { std::free(data); }
-void operator delete(void *data, std::size_t) noexcept { std::free(data); }
+[[gnu::noinline]] void operator delete(void *data) noexcept { std::free(data); }
+[[gnu::noinline]] void operator delete(void *data, std::size_t) noexcept { std::free(data); }
 
 namespace tpfsdp {
 namespace {

@@ -20,8 +20,8 @@ void *allocate(std::size_t size, std::size_t alignment) {
     throw std::bad_alloc();
   }
   if (left > 0) --left;
+  if (size > std::size_t{1} << 46) throw std::bad_alloc();  // a sanitizer's allocator would end the program
   const std::size_t rounded = (size + alignment - 1) / alignment * alignment;
-  if (rounded < size) throw std::bad_alloc();
   void *data = std::aligned_alloc(alignment, rounded > 0 ? rounded : alignment);
   if (!data) throw std::bad_alloc();
   alive.fetch_add(1, std::memory_order_relaxed);
