@@ -102,8 +102,12 @@ void set_tensor(Param &param, Ref<Tensor> tensor) {
 }
 
 void zero_gradients(Module &module, bool to_none) {
-  for (const auto &[name, param] : list_params(module, true)) {
-    if (param->unit) zero_gradient(sharded(*param), to_none);
+  // Each step calls this, so it walks without a list; what is met twice is zeroed twice.
+  for (const auto &[name, param] : module.params()) {
+    if (param && param->unit) zero_gradient(sharded(*param), to_none);
+  }
+  for (const auto &[name, child] : module.children()) {
+    if (child) zero_gradients(*child, to_none);
   }
 }
 

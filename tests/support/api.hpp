@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <thread>
 #include <memory>
 #include <stdexcept>
 #include <string>

@@ -11,7 +11,7 @@ from typing import Any
 
 from . import capi, dtypes
 from ._handle import Owner, ask, known, shared
-from .errors import NotFound
+from .errors import Busy, NotFound
 from .memory import EPOCH, Array, array_at, as_array, describe
 from .tensor import Tensor
 
@@ -55,10 +55,9 @@ class Parameter(Owner):
     Threads: one at a time, for each rank's tree.
     """
 
-    __slots__ = ("_shard", "_weak")
+    __slots__ = ("_views",)
 
-    _shard: tuple[int, Array] | None
-    _weak: dict[int, tuple[int, weakref.ref[Array]]]
+    _views: dict[int, tuple[int, weakref.ref[Array]]]
 
     def __init__(self, data: Any, requires_grad: bool = True) -> None:
         tensor = data if isinstance(data, Tensor) else Tensor.from_numpy(as_array(data))
@@ -66,8 +65,7 @@ class Parameter(Owner):
 
     def _set_up(self, handle: Any) -> None:
         self._own(handle)
-        self._shard = None
-        self._weak = {}
+        self._views = {}
 
     @classmethod
     def _of(cls, handle: Any) -> Parameter:
@@ -134,20 +132,19 @@ class Parameter(Owner):
 
     # ---- Its memory ----
 
-    def _face(self, face: int) -> tuple[int, Array]:
-        """A new array, over a tensor that keeps the memory, and holds a pin where it is the full values."""
-        tensor = Tensor._of(capi.param_to_tensor(self._handle, face))
-        array, _ = array_at(tensor._view, tensor)
-        return tensor._view[EPOCH], array
-
-    def _weak_face(self, face: int) -> Array:
-        """The array that is alive, as long as the memory is the same."""
-        epoch = capi.param_get_view(self._handle, face)[EPOCH]
-        known_epoch, reference = self._weak.get(face, (None, None))
-        array = reference() if reference is not None else None
-        if array is None or known_epoch != epoch:
-            _, array = self._face(face)
-            self._weak[face] = (epoch, weakref.ref(array))
+    def _view(self, face: int) -> Array:
+        """An array over a face: the one that is alive, as long as the memory is the same, else a new one. It is over a
+        tensor, which keeps the memory, and holds a pin where it is the full values."""
+        view = capi.param_get_view(self._handle, face)
+        epoch, reference = self._views.get(face, (None, None))
+        array = reference() if reference is not None and epoch == view[EPOCH] else None
+        if array is None:
+            try:
+                owner: Owner = Tensor._of(capi.param_to_tensor(self._handle, face))
+            except Busy:  # in a gradient hook, where the library lets itself be looked at only: good for its length
+                owner = self
+            array, _ = array_at(view, owner)
+            self._views[face] = (view[EPOCH], weakref.ref(array))
         return array
 
     @property
@@ -158,7 +155,7 @@ class Parameter(Owner):
         Raises:
             InvalidState: not unsharded.
         """
-        return self._weak_face(capi.FACE_FULL)
+        return self._view(capi.FACE_FULL)
 
     @property
     def shard(self) -> Array:
@@ -168,16 +165,13 @@ class Parameter(Owner):
         Raises:
             InvalidState: not sharded.
         """
-        epoch = capi.param_get_view(self._handle, capi.FACE_SHARD)[EPOCH]
-        if self._shard is None or self._shard[0] != epoch:
-            self._shard = (epoch, self._face(capi.FACE_SHARD)[1])
-        return self._shard[1]
+        return self._view(capi.FACE_SHARD)
 
     @property
     def grad(self) -> Array | None:
         """This rank's rows of the averaged gradient; None when there is none, which is not zero."""
         try:
-            return self._weak_face(capi.FACE_GRAD)
+            return self._view(capi.FACE_GRAD)
         except NotFound:
             return None
 

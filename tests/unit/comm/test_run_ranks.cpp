@@ -85,10 +85,13 @@ TEST(RunRanks, FirstFailureAbortsTheOthersAndIsTold) {
 TEST(RunRanks, CauseIsToldNotItsConsequence) {
   // The peers return REMOTE before the rank that made the mistake returns.
   std::atomic<int> remote{0};
+  ErrorDetail mistake;
+  mistake.status = TPFSDP_ERR_CALLBACK;
+  mistake.message = "the host's own exception";
   const auto failure = failure_of_run(3, [&](int32_t rank, int32_t, const Ref<Context> &context) {
     const Ref<Group> group(&context->group());
     try {
-      if (rank == 1) fail_collective(*group, Failure(ErrorDetail{TPFSDP_ERR_CALLBACK, "the host's own exception"}));
+      if (rank == 1) fail_collective(*group, Failure(mistake));
       barrier(group);
     } catch (const Failure &) {
       if (rank == 1) {

@@ -89,26 +89,27 @@ std::vector<int> Fibers::ready() {
   return result;
 }
 
+void Fibers::prepare(Fiber *fiber, const std::function<void()> &body) {
+  fiber->body = &body;
+  fiber->state = State::READY;
+  fiber->points = 0;
+  getcontext(&fiber->context);
+  fiber->context.uc_stack.ss_sp = fiber->stack.get();
+  fiber->context.uc_stack.ss_size = STACK_BYTES;
+  fiber->context.uc_link = nullptr;
+  const auto self = reinterpret_cast<uintptr_t>(this);
+  makecontext(&fiber->context, reinterpret_cast<void (*)()>(&Fibers::start), 2, static_cast<unsigned>(self),
+              static_cast<unsigned>(self >> 32));
+#if defined(__SANITIZE_THREAD__)
+  fiber->sanitizer = __tsan_create_fiber(0);
+#endif
+}
+
 void Fibers::run(const std::vector<std::function<void()>> &bodies, Strategy &strategy) {
 #if defined(__SANITIZE_THREAD__)
   main_sanitizer_ = __tsan_get_current_fiber();
 #endif
-  for (size_t r = 0; r < fibers_.size(); ++r) {
-    Fiber &fiber = *fibers_[r];
-    fiber.body = &bodies[r];
-    fiber.state = State::READY;
-    fiber.points = 0;
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.get();
-    fiber.context.uc_stack.ss_size = STACK_BYTES;
-    fiber.context.uc_link = nullptr;
-    const auto self = reinterpret_cast<uintptr_t>(this);
-    makecontext(&fiber.context, reinterpret_cast<void (*)()>(&Fibers::start), 2, static_cast<unsigned>(self),
-                static_cast<unsigned>(self >> 32));
-#if defined(__SANITIZE_THREAD__)
-    fiber.sanitizer = __tsan_create_fiber(0);
-#endif
-  }
+  for (size_t r = 0; r < fibers_.size(); ++r) prepare(fibers_[r].get(), bodies[r]);
   int last = -1;
   for (;;) {
     std::vector<int> runnable = ready();

@@ -81,6 +81,7 @@ class Fibers final : public tpfsdp::host::Scheduler {
   };
 
   static void start(unsigned low, unsigned high);
+  void prepare(Fiber *fiber, const std::function<void()> &body);
   void resume(int rank);
   void suspend();
   void drain(Fiber &fiber);

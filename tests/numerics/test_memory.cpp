@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a step costs: memory by the library's counters and by the account of its allocations, and no allocation at all in
+// the steady state, also none through operator new.
+#include "support/toy_host.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace {
+std::atomic<bool> counting{false};
+std::atomic<int64_t> news{0};
+}  // namespace
+
+// Not inlined, or the compiler sees malloc paired with delete.
+__attribute__((noinline)) void *operator new(size_t size) {
+  if (counting.load(std::memory_order_relaxed)) news.fetch_add(1, std::memory_order_relaxed);
+  if (void *memory = std::malloc(size)) return memory;
+  throw std::bad_alloc();
+}
+__attribute__((noinline)) void operator delete(void *memory) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void *memory, size_t) noexcept { std::free(memory); }
+
+namespace {
+
+constexpr int kGroups = 12;
+constexpr int64_t kWidth = 128;                       // a weight of 64 KiB
+constexpr int64_t kUnitBytes = kWidth * kWidth * 4;   // gathered; whole multiples of every alignment
+constexpr int64_t kRootBytes = 32 * 1024;
+
+struct Model {
+  Model(tpfsdp_context *context, tpfsdp_reshard_kind reshard) : tree(context) {
+    const std::vector<float> values(static_cast<size_t>(kWidth * kWidth), 0.25f);
+    for (int g = 0; g < kGroups; ++g) {
+      modules.push_back(tree.child(tree.root, "g" + std::to_string(g)));
+      weights.push_back(tree.param(modules.back(), "weight", TPFSDP_DTYPE_F32, {kWidth, kWidth}, values));
+      tree.shard({modules.back()}, reshard);
+    }
+    root_weight = tree.param(tree.root, "weight", TPFSDP_DTYPE_F32, {64, 128}, std::vector<float>(64 * 128, 1.0f));
+    tree.shard({tree.root}, reshard);
+  }
+
+  void step() {
+    tpfsdp_view grad{};
+    API(tpfsdp_module_pre_forward, tree.root);
+    for (tpfsdp_module *module : modules) {
+      API(tpfsdp_module_pre_forward, module);
+      API(tpfsdp_module_post_forward, module);
+    }
+    API(tpfsdp_module_post_forward, tree.root);
+    API(tpfsdp_module_pre_backward, tree.root);
+    for (size_t g = modules.size(); g-- > 0;) {
+      API(tpfsdp_module_pre_backward, modules[g]);
+      API(tpfsdp_param_get_grad_buffer, weights[g], 0, &grad);
+      std::fill_n(static_cast<float *>(grad.data), kWidth * kWidth, 0.5f);
+      API(tpfsdp_param_grad_ready, weights[g]);
+      API(tpfsdp_module_post_backward, modules[g]);
+    }
+    API(tpfsdp_param_get_grad_buffer, root_weight, 1, &grad);
+    API(tpfsdp_param_grad_ready, root_weight);
+    API(tpfsdp_module_end_backward, tree.root);
+    API(tpfsdp_module_zero_grad, tree.root, 1);
+  }
+
+  api::Tree tree;
+  std::vector<tpfsdp_module *> modules;
+  std::vector<tpfsdp_param *> weights;
+  tpfsdp_param *root_weight = nullptr;
+};
+
+TEST(Memory, TwelveGroupsWithAlwaysHoldShardsRootAndTwoGroups) {
+  constexpr int kWorld = 4;
+  api::run_ranks(kWorld, [](tpfsdp_context *context, int32_t) {
+    Model model(context, TPFSDP_RESHARD_ALWAYS);
+    for (int step = 0; step < 3; ++step) model.step();
+    const tpfsdp_memory_info info = api::memory(model.tree.root);
+    const int64_t shards = (kGroups * kUnitBytes + kRootBytes) / kWorld;
+    EXPECT_EQ(info.shard_bytes, shards);
+    EXPECT_EQ(info.grad_shard_bytes, shards);
+    EXPECT_EQ(info.slot_count, 3);  // the root's, and two that the groups share
+    EXPECT_EQ(info.slot_bytes, kRootBytes + 2 * kUnitBytes);
+    EXPECT_EQ(info.grad_slot_bytes, kRootBytes + 2 * kUnitBytes);
+    EXPECT_EQ(info.spare_slot_count, 0);
+    // Parameter bytes of a rank, by counter; and all bytes, by the allocations' own account, now and at the peak.
+    EXPECT_LE(info.shard_bytes + info.slot_bytes, shards + kRootBytes + 2 * kUnitBytes);
+    const int64_t formula = 2 * shards + 2 * (kRootBytes + 2 * kUnitBytes);
+    EXPECT_EQ(info.planned_peak_bytes, formula);
+    EXPECT_EQ(info.total_bytes, formula);
+    EXPECT_EQ(info.peak_bytes, formula);
+  });
+}
+
+TEST(Memory, NothingIsAllocatedInASteadyStep) {
+  api::run_ranks(2, [](tpfsdp_context *context, int32_t rank) {
+    tpfsdp_context_info info = TPFSDP_INIT(tpfsdp_context_info);
+    API(tpfsdp_context_get_info, context, &info);
+    for (const tpfsdp_reshard_kind reshard : {TPFSDP_RESHARD_ALWAYS, TPFSDP_RESHARD_AUTO, TPFSDP_RESHARD_NEVER}) {
+      Model model(context, reshard);
+      for (int step = 0; step < 3; ++step) model.step();
+      tpfsdp_counters before = TPFSDP_INIT(tpfsdp_counters);
+      API(tpfsdp_trace_get_counters, context, 1, &before);
+      API(tpfsdp_group_barrier, info.group);
+      if (rank == 0) counting = true;
+      for (int step = 0; step < 5; ++step) model.step();
+      if (rank == 0) counting = false;
+      API(tpfsdp_group_barrier, info.group);
+      EXPECT_EQ(api::counters(context).allocations, 0);
+    }
+  });
+  EXPECT_EQ(news.load(), 0);
+}
+
+TEST(Memory, CountsOfOneStep) {
+  constexpr int kWorld = 4;
+  struct Case {
+    tpfsdp_reshard_kind reshard;
+    int64_t gathers;
+  };
+  for (const Case &c : {Case{TPFSDP_RESHARD_ALWAYS, 2 * (kGroups + 1)}, Case{TPFSDP_RESHARD_AUTO, 2 * kGroups + 1},
+                        Case{TPFSDP_RESHARD_NEVER, kGroups + 1}}) {
+    api::run_ranks(kWorld, [&](tpfsdp_context *context, int32_t) {
+      Model model(context, c.reshard);
+      model.step();
+      tpfsdp_counters start = TPFSDP_INIT(tpfsdp_counters);
+      API(tpfsdp_trace_get_counters, context, 1, &start);
+      model.step();
+      const tpfsdp_counters counts = api::counters(context);
+      EXPECT_EQ(counts.all_gathers, c.gathers);
+      EXPECT_EQ(counts.reduce_scatters, kGroups + 1);
+      EXPECT_EQ(counts.all_reduces + counts.other_collectives, 0);
+      const int64_t root_gathers = c.reshard == TPFSDP_RESHARD_ALWAYS ? 2 : 1;
+      const int64_t gathered = (c.gathers - root_gathers) * kUnitBytes + root_gathers * kRootBytes;
+      const int64_t reduced = kGroups * kUnitBytes + kRootBytes;
+      EXPECT_EQ(counts.gathered_bytes, gathered);
+      EXPECT_EQ(counts.reduced_bytes, reduced);
+      EXPECT_EQ(counts.wire_bytes, (gathered + reduced) / kWorld * (kWorld - 1));
+      EXPECT_EQ(counts.copies, 0);
+      EXPECT_EQ(counts.copied_bytes, 0);
+      EXPECT_EQ(counts.spare_slots, 0);
+    });
+  }
+}
+
+}  // namespace
