@@ -127,7 +127,7 @@ TEST(Group, OfOneMovesNothingAndCountsNothing) {
   out.data = output.data();
   EXPECT_EQ(all_reduce(group, in, out, TPFSDP_REDUCE_AVG, false).get(), nullptr);
   EXPECT_EQ(output, input);
-  output = {};
+  output.assign(3, 0);
   const Ref<Work> work = all_gather(group, in, out, {}, true);
   EXPECT_EQ(work->wait(false), TPFSDP_OK);
   EXPECT_EQ(output, input);

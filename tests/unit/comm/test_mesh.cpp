@@ -65,7 +65,9 @@ TEST(Mesh, DimensionOfAllRanksIsTheGroupItselfAndOfOneNeedsNone) {
 TEST(Mesh, BadShapesAreRefusedOnEveryRank) {
   on(4, [](int32_t rank, const Ref<Group> &group) {
     const auto refused = [&](const Ranks &sizes, const std::vector<std::string> &names) {
-      return refusal(TPFSDP_ERR_INVALID_ARGUMENT, [&] { Mesh::create(group, sizes, names); });
+      const std::string text = refusal(TPFSDP_ERR_INVALID_ARGUMENT, [&] { Mesh::create(group, sizes, names); });
+      group->reset();
+      return text;
     };
     EXPECT_TRUE(contains(refused({2, 3}, {"a", "b"}), "a mesh of a=2 x b=3 holds 6 ranks"));
     EXPECT_TRUE(contains(refused({}, {}), "at least one dimension"));
@@ -119,6 +121,7 @@ TEST(Mesh, FlattenMergesInTheOrderGiven) {
     EXPECT_EQ(turned->group(0)->global_ranks(), (Ranks{first, first + 2, first + 4, first + 1, first + 3, first + 5}));
     EXPECT_EQ(mesh->flatten({"dp"}, "only")->group(0), mesh->group(1));
     refusal(TPFSDP_ERR_NOT_FOUND, [&] { mesh->flatten({"dp", "ep"}, "x"); });
+    for (int32_t dim = 0; dim < 3; ++dim) mesh->group(dim)->reset();
   });
 }
 
@@ -133,6 +136,7 @@ TEST(Mesh, FromGroupsTakesTheLinesOfAGrid) {
     const std::string twice = refusal(TPFSDP_ERR_INVALID_ARGUMENT, [&] { Mesh::from_groups({row, row}, {}); });
     EXPECT_TRUE(contains(twice, "twice")) << twice;
     refusal(TPFSDP_ERR_INVALID_ARGUMENT, [&] { Mesh::from_groups({column, row}, {"one name"}); });
+    for (const Ref<Group> &line : {column, row}) line->reset();
     EXPECT_EQ(Mesh::from_groups({row}, {})->rank_count(), 3);
   });
 }
