@@ -112,8 +112,8 @@ tpfsdp_status tpfsdp_group_all_gather(tpfsdp_group *group, const tpfsdp_view *in
       check_stream(stream);
       const int64_t count = as_count(count_count, counts, "count_count");
       const std::vector<int64_t> parts(counts, counts + count);
-      hand_out(all_gather(on, required(input, "input"), required(output, "output"), parts, out_work != nullptr),
-               out_work);
+      const tpfsdp_view &from = required(input, "input"), &to = required(output, "output");
+      hand_out(all_gather(on, from, to, parts, out_work != nullptr), out_work);
     });
   });
 }
@@ -124,8 +124,8 @@ tpfsdp_status tpfsdp_group_reduce_scatter(tpfsdp_group *group, const tpfsdp_view
   return guard(error, [&] {
     collective(group, [&](const Ref<Group> &on) {
       check_stream(stream);
-      hand_out(reduce_scatter(on, required(input, "input"), required(output, "output"), op, out_work != nullptr),
-               out_work);
+      const tpfsdp_view &from = required(input, "input"), &to = required(output, "output");
+      hand_out(reduce_scatter(on, from, to, op, out_work != nullptr), out_work);
     });
   });
 }
@@ -136,7 +136,8 @@ tpfsdp_status tpfsdp_group_all_reduce(tpfsdp_group *group, const tpfsdp_view *in
   return guard(error, [&] {
     collective(group, [&](const Ref<Group> &on) {
       check_stream(stream);
-      hand_out(all_reduce(on, required(input, "input"), required(output, "output"), op, out_work != nullptr), out_work);
+      const tpfsdp_view &from = required(input, "input"), &to = required(output, "output");
+      hand_out(all_reduce(on, from, to, op, out_work != nullptr), out_work);
     });
   });
 }

@@ -84,7 +84,8 @@ tpfsdp_status tpfsdp_module_describe(tpfsdp_module *module, tpfsdp_blob **out_te
   return guard(error, [&] {
     Entry entry(Entry::Mode::kAsk);
     Module &m = entry.get<Module>(module, "module");
-    required(out_text, "out_text") = owned<tpfsdp_blob>(make<Blob>(describe(m)).get());
+    required(out_text, "out_text");
+    *out_text = owned<tpfsdp_blob>(make<Blob>(describe(m)).get());
   });
 }
 
@@ -157,7 +158,8 @@ tpfsdp_status tpfsdp_module_list_children(tpfsdp_module *module, tpfsdp_list **o
   return guard(error, [&] {
     Entry entry(Entry::Mode::kAsk);
     Module &m = entry.get<Module>(module, "module");
-    required(out_list, "out_list") = list_of(list_children(m));
+    required(out_list, "out_list");
+    *out_list = list_of(list_children(m));
   });
 }
 
@@ -166,8 +168,8 @@ tpfsdp_status tpfsdp_module_list_modules(tpfsdp_module *module, const char *pref
   return guard(error, [&] {
     Entry entry(Entry::Mode::kAsk);
     Module &m = entry.get<Module>(module, "module");
-    required(out_list, "out_list") =
-        list_of(list_modules(m, prefix ? prefix : "", as_bool(remove_duplicates, "remove_duplicates")));
+    required(out_list, "out_list");
+    *out_list = list_of(list_modules(m, prefix ? prefix : "", as_bool(remove_duplicates, "remove_duplicates")));
   });
 }
 
@@ -176,7 +178,8 @@ tpfsdp_status tpfsdp_module_list_parameters(tpfsdp_module *module, tpfsdp_bool r
   return guard(error, [&] {
     Entry entry(Entry::Mode::kAsk);
     Module &m = entry.get<Module>(module, "module");
-    required(out_list, "out_list") = list_of(list_params(m, as_bool(recurse, "recurse")));
+    required(out_list, "out_list");
+    *out_list = list_of(list_params(m, as_bool(recurse, "recurse")));
   });
 }
 
@@ -185,7 +188,8 @@ tpfsdp_status tpfsdp_module_list_buffers(tpfsdp_module *module, tpfsdp_bool recu
   return guard(error, [&] {
     Entry entry(Entry::Mode::kAsk);
     Module &m = entry.get<Module>(module, "module");
-    required(out_list, "out_list") = list_of(list_buffers(m, as_bool(recurse, "recurse")));
+    required(out_list, "out_list");
+    *out_list = list_of(list_buffers(m, as_bool(recurse, "recurse")));
   });
 }
 

@@ -85,7 +85,8 @@ tpfsdp_status tpfsdp_param_to_tensor(tpfsdp_param *param, tpfsdp_face face, tpfs
   return guard(error, [&] {
     Entry entry;
     Param &p = entry.get<Param>(param, "param");
-    required(out_tensor, "out_tensor") = owned<tpfsdp_tensor>(tensor_of_face(p, face_of(face)).get());
+    required(out_tensor, "out_tensor");
+    *out_tensor = owned<tpfsdp_tensor>(tensor_of_face(p, face_of(face)).get());
   });
 }
 

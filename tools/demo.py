@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main job: trains the digits classifier sharded over 2 and 4 ranks, in Python and in C, and compares every loss and
-every parameter with the unsharded run of the same language. `make demo` runs it.
+"""The main job: trains the digits classifier sharded over 2 and 4 ranks, in Python and in C, and compares every loss
+and every parameter with the unsharded run of the same language. `make demo` runs it.
 
 Prints losses, accuracy and memory; writes build/demo/results.json, trace.json and digits.png. Ends with 1 where a run
 differs by one unit in the last place, the memory is not what the formula says, or the accuracy is low.
@@ -189,10 +189,9 @@ def faults_of(results: list[dict[str, Any]]) -> list[str]:
             faults.append(f"{name}: differs from the unsharded run by {result['max_ulp']} ulp; 0 is required")
         if result.get("accuracy", 1) < GOOD_ACCURACY:
             faults.append(f"{name}: accuracy {result['accuracy']:.4f} is below {GOOD_ACCURACY}")
-        if result["peak_bytes_measured"] != result["peak_bytes_formula"]:
-            faults.append(
-                f"{name}: rank 0 held {result['peak_bytes_measured']} bytes, the formula says {result['peak_bytes_formula']}"
-            )
+        measured, formula = result["peak_bytes_measured"], result["peak_bytes_formula"]
+        if measured != formula:
+            faults.append(f"{name}: rank 0 held {measured} bytes at its peak, the formula says {formula}")
     return faults
 
 

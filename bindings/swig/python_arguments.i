@@ -40,7 +40,8 @@ struct HandleConverter {
 };
 %}
 %define PY_HANDLE_SEQUENCE(X)
-PY_SEQUENCE(tpfsdp_##X *const *X##s, tpfsdp_##X *, int64_t X##_count, HandleConverter<tpfsdp_##X>{$descriptor(tpfsdp_##X *)})
+PY_SEQUENCE(tpfsdp_##X *const *X##s, tpfsdp_##X *, int64_t X##_count,
+            HandleConverter<tpfsdp_##X>{$descriptor(tpfsdp_##X *)})
 /* In a record: the address of an array of handles that the caller keeps. */
 %typemap(in, noblock=1) tpfsdp_##X *const * {
   $1 = static_cast<$1_ltype>($input == Py_None ? nullptr : PyLong_AsVoidPtr($input));

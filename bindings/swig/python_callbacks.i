@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Callables as callbacks. The callable gets the *_args record, borrowed for the call, and returns None or a status; what
- * it raises is raised again from the library call that fails because of it. */
+ * Callables as callbacks. The callable gets the *_args record, borrowed for the call, and returns None or a status;
+ * what it raises is raised again from the library call that fails because of it. */
 %define PY_CALLBACK(X)
 %ignore tpfsdp_##X##_args::struct_size;
 %ignore tpfsdp_##X##_args::reserved;

@@ -2,7 +2,11 @@
  * What comes back: statuses as exceptions, out-parameters as results, handles retained where the library lends them. */
 
 /* Status and error. The variable has no initializer where it is declared, since a failed conversion jumps over it. */
-%typemap(in, numinputs=0, noblock=1) tpfsdp_error **error { tpfsdp_error *py_error; py_error = nullptr; $1 = &py_error; }
+%typemap(in, numinputs=0, noblock=1) tpfsdp_error **error {
+  tpfsdp_error *py_error;
+  py_error = nullptr;
+  $1 = &py_error;
+}
 %typemap(argout) tpfsdp_error **error ""
 %typemap(out, noblock=1) tpfsdp_status {
   if ($1 < 0) { py::raise($1, py_error); SWIG_fail; }
@@ -57,7 +61,7 @@ PY_HANDLE_OUT(blob, out_json)
 %typemap(in, numinputs=0, noblock=1) (const void **out_data, int64_t *out_size_bytes)
     (const void *data = nullptr, int64_t size = 0) { $1 = ($1_ltype)&data; $2 = &size; }
 %typemap(argout, noblock=1) (const void **out_data, int64_t *out_size_bytes) {
-  $result = py::append($result, PyBytes_FromStringAndSize(static_cast<const char *>(*$1), static_cast<Py_ssize_t>(*$2)));
+  $result = py::append($result, PyBytes_FromStringAndSize((const char *)*$1, (Py_ssize_t)*$2));
 }
 %typemap(in, numinputs=0, noblock=1) tpfsdp_view *out_view (tpfsdp_view view) { $1 = &view; }
 %typemap(argout, noblock=1) tpfsdp_view *out_view { $result = py::append($result, py::from_view(*$1)); }
@@ -66,6 +70,8 @@ PY_HANDLE_OUT(blob, out_json)
 %inline %{
 PyObject *int64_tuple(const int64_t *items, int64_t count) { return py::to_tuple(items, count, PyLong_FromLongLong); }
 PyObject *int32_tuple(const int32_t *items, int64_t count) { return py::to_tuple(items, count, PyLong_FromLong); }
-PyObject *name_tuple(const char *const *items, int64_t count) { return py::to_tuple(items, count, PyUnicode_FromString); }
+PyObject *name_tuple(const char *const *items, int64_t count) {
+  return py::to_tuple(items, count, PyUnicode_FromString);
+}
 void set_error_factory(PyObject *factory) { py::set_error_factory(factory); }
 %}

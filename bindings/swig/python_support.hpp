@@ -95,12 +95,12 @@ class ViewArgument {
     int read_only = 0;
     PyObject *shape = nullptr, *strides = nullptr;
     if (!PyTuple_Check(object)) {
-      PyErr_SetString(PyExc_TypeError, "memory is described by (address, size_bytes, shape, dtype, strides, read_only)");
+      PyErr_SetString(PyExc_TypeError,
+                      "memory is described by (address, size_bytes, shape, dtype, strides, read_only)");
       return false;
     }
     if (!PyArg_ParseTuple(object, "KLOiOp", &address, &size, &shape, &dtype, &strides, &read_only) ||
-        !to_vector(shape, shape_, to_int64) ||
-        (strides != Py_None && !to_vector(strides, strides_, to_int64)))
+        !to_vector(shape, shape_, to_int64) || (strides != Py_None && !to_vector(strides, strides_, to_int64)))
       return false;
     if (!strides_.empty() && strides_.size() != shape_.size()) {
       PyErr_SetString(PyExc_ValueError, "shape and strides differ in length");
@@ -238,11 +238,10 @@ inline PyObject *make_exception(tpfsdp_status status, const tpfsdp_error *error)
     Py_DECREF(cause);
     return PyObject_CallFunction(PyExc_RuntimeError, "s", info.message);
   }
-  return PyObject_CallFunction(error_factory, "siiiiLissssN", info.message, static_cast<int>(info.status),
-                               static_cast<int>(info.error_class), static_cast<int>(info.rank),
-                               static_cast<int>(info.backend_code), static_cast<long long>(info.sequence),
-                               static_cast<int>(info.is_sticky), info.operation, info.unit, info.group, info.backend,
-                               cause);
+  return PyObject_CallFunction(
+      error_factory, "siiiiLissssN", info.message, static_cast<int>(info.status), static_cast<int>(info.error_class),
+      static_cast<int>(info.rank), static_cast<int>(info.backend_code), static_cast<long long>(info.sequence),
+      static_cast<int>(info.is_sticky), info.operation, info.unit, info.group, info.backend, cause);
 }
 
 // Raises what the library reports. Where a callback of this thread raised, its own exception comes first, from the

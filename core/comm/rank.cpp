@@ -4,6 +4,7 @@
 #include "comm/group.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace tpfsdp {
 
@@ -14,7 +15,7 @@ Rank::Rank(RankOptions options, std::shared_ptr<Store> store, const tpfsdp_backe
       backend_(backend),
       report_(std::move(report)),
       recorder_(options_.event_capacity) {
-  set_interrupt(options_.interrupt);
+  set_interrupt(std::exchange(options_.interrupt, {}));
   gate_ = Gate::create();  // last: nothing after it can throw
 }
 

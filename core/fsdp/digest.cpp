@@ -107,7 +107,11 @@ void DigestExchange::explain(const Entry &entry) const {
     if (!differs) continue;
     std::string text = cat("ranks of group ", entry.group->name(), " start with different models");
     for (size_t rank = 0; rank < ranks.size(); ++rank) append_text(text, cat("; rank ", rank, " has ", of(rank)));
-    fail(TPFSDP_ERR_MISMATCH, text, "; build the same model with the same values on every rank, or use init BROADCAST");
+    ErrorDetail detail;
+    detail.status = TPFSDP_ERR_MISMATCH;
+    detail.group = entry.group->name();
+    detail.message = cat(text, "; build the same model with the same values on every rank, or use init BROADCAST");
+    throw Failure(std::move(detail));
   }
   fail(TPFSDP_ERR_INTERNAL, "digests of group ", entry.group->name(), " differ, but no parameter does; please report it");
 }

@@ -15,34 +15,56 @@ void Root::failed(const Failure &failure) noexcept {
       failure_text_.clear();
     }
   }
-  // What came from a peer, all peers know; what is sticky, the group itself tells.
+  // What came from a peer of a group, all ranks of that group know; those of the others wait for this rank.
   const Status status = failure.status();
-  if (status == TPFSDP_ERR_REMOTE || status == TPFSDP_ERR_MISMATCH || is_sticky(status)) return;
+  const bool is_verdict = status == TPFSDP_ERR_REMOTE || status == TPFSDP_ERR_MISMATCH || is_sticky(status);
+  const auto is_told = [&](const Group &group) { return is_verdict && failure.detail()->group == group.name(); };
   // On every group before giving up on any: a peer may be waiting on each of them.
-  for (const Ref<Group> &group : groups) group->post_failure(status, failure.what());
-  for (const Ref<Group> &group : groups) group->give_up();
+  for (const Ref<Group> &group : groups) {
+    if (!is_told(*group)) group->post_failure(status, failure.what());
+  }
+  for (const Ref<Group> &group : groups) {
+    if (!is_told(*group)) group->give_up();
+  }
+}
+
+void Root::refuse_without_module() const {
+  if (!module) fail(TPFSDP_ERR_STATE, "the root of this tree was released; keep the outermost sharded module while you use modules below it");
 }
 
 void Root::refuse_if_failed() const {
+  refuse_without_module();
   for (const Ref<Group> &group : groups) group->check();
   if (has_failed_)
     fail(TPFSDP_ERR_STATE, "an earlier call of this step failed (", failure_text_,
          "): call reset_iter_state on the root of every rank, then go on");
 }
 
+void Root::refuse_unfinished_end() const {
+  if (end_phase != 0)
+    fail(TPFSDP_ERR_STATE, "end_backward of this tree has not ended, and peers may write their shards already: call it again");
+}
+
 void Root::drop_step() noexcept {
+  ++resets;
   for (State *state : states) {
     state->training_state = TrainingState::kIdle;
     state->still_to_run.clear();
   }
   for (ParamGroup *unit : units) {
-    if (unit->is_gathering || unit->is_posting || (unit->has_destination && !unit->is_full())) drop_full_parameters(*unit);
+    if (unit->is_gathering || unit->is_posting || (unit->has_destination && !unit->is_full())) {
+      if (unit->is_full() && unit->pins.load(std::memory_order_relaxed) > 0) {
+        unit->is_gathering = unit->is_posting = unit->is_prefetch = false;  // the memory stays until the last unpin
+      } else {
+        drop_full_parameters(*unit);
+      }
+    }
     unit->scopes = 0;
     unit->training_state = TrainingState::kIdle;
     reshard(*unit);
     if (unit->held_grad_slot) unit->held_grad_slot->holder = nullptr;
     unit->held_grad_slot = nullptr;
-    unit->did_pre_backward = unit->did_post_backward = false;
+    unit->did_prefetch = unit->did_pre_backward = unit->did_post_backward = false;
     unit->is_reducing = unit->is_posting_reduction = false;
     unit->post_forward_positions.clear();
     for (ShardedParam &p : unit->params) {

@@ -4,6 +4,7 @@
 #include "fsdp/root.hpp"
 
 #include <algorithm>
+#include <new>
 #include <unordered_set>
 
 namespace tpfsdp {
@@ -126,10 +127,11 @@ void fully_shard(const std::vector<Ref<Module>> &modules, Ref<Mesh> mesh, ShardO
       state->unit = make<ParamGroup>(*state, std::move(mesh), params, options.reshard, options.init, std::move(options.host_memory));
     commit(state, managed_modules(roots));
   } catch (const Failure &failure) {
-    if (told->size() > 1) {
-      told->post_failure(failure.status(), failure.what());
-      told->give_up();
-    }
+    if (told->size() == 1) throw;
+    fail_collective(*told, failure);
+  } catch (const std::bad_alloc &) {
+    if (told->size() > 1) told->post_failure(TPFSDP_ERR_OUT_OF_MEMORY, "fully_shard: out of memory");
+    told->give_up();
     throw;
   }
 }

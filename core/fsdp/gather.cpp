@@ -124,7 +124,8 @@ bool has_fresh_values(const ParamGroup &unit) {
 }
 
 Status issue_gather(ParamGroup &unit, bool may_wait, bool for_prefetch) {
-  if (unit.is_gathering || has_fresh_values(unit)) {
+  // A unit that only a pin of this rank holds full is gathered again, into the same place: its peers do it, too.
+  if (unit.is_gathering || (has_fresh_values(unit) && !unit.has_deferred_reshard)) {
     if (!for_prefetch) unit.is_prefetch = false;
     return TPFSDP_OK;
   }
@@ -153,6 +154,7 @@ Status issue_gather(ParamGroup &unit, bool may_wait, bool for_prefetch) {
   }
   unit.is_gathering = true;
   unit.is_prefetch = for_prefetch;
+  unit.has_deferred_reshard = false;
   unit.gathered_version = unit.version;
   ++unit.unshards;
   root.recorder().counters.gathered_bytes += unit.layout.logical_bytes;
@@ -180,7 +182,9 @@ Status unshard(ParamGroup &unit, bool may_wait) {
 }
 
 void reshard(ParamGroup &unit) {
-  if (!unit.is_full() || unit.scopes > 0) return;
+  if (!unit.is_full()) return;
+  unit.is_full_beside_scopes = false;
+  if (unit.scopes > 0) return;
   if (unit.pins.load(std::memory_order_relaxed) > 0) {
     if (!unit.has_deferred_reshard) {
       unit.has_deferred_reshard = true;

@@ -24,7 +24,7 @@ constexpr std::array<int64_t, 64> kNoOffsets{};
 std::function<void()> keep(ParamGroup &unit, bool pinned) {
   if (pinned) pin(unit);
   unit.outside_ref();
-  return [&unit, pinned] {
+  return [&unit, pinned, gradients = unit.grad_shards] {
     if (pinned) unit.owed_unpins.fetch_add(1, std::memory_order_acq_rel);
     unit.gate()->defer(&unit);
   };

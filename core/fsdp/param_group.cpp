@@ -82,12 +82,19 @@ void ParamGroup::cut(ShardedParam &sharded, size_t index) {
   Buffer received;
   if (init_mode == InitMode::kBroadcast && group->size() > 1 && at.full_bytes() > 0) {
     received = Buffer(at.full_bytes(), nullptr);
+    if (group->rank() == 0 && !values)
+      fail(TPFSDP_ERR_STATE, "parameter ", param.full_name(), " is on META on rank 0 of group ", group->name(),
+           ", whose values init BROADCAST gives to all: give it memory first");
     if (group->rank() == 0) copy_bytes(received.data(), values, at.full_bytes());
     tpfsdp_view view = param.values()->view();
     view.data = received.data();
     view.read_only = 0;
     broadcast(group, view, 0, false);
     values = received.data();
+  }
+  if (!values && at.full_bytes() > 0) {
+    sharded.is_unwritten = true;
+    return;
   }
   if (init_mode == InitMode::kVerify) sharded.value_hash = hash_bytes(values, static_cast<size_t>(at.full_bytes()));
   if (rows.count() > 0)
@@ -123,10 +130,14 @@ void ParamGroup::lay_out() {
     p.param->hide(Face::kGrad);
     p.grad_shard = nullptr;
   }
-  grad_shards = Buffer();
-  grad_shards = Buffer(places.size_bytes, &root().account);
+  second_gradient = Buffer();
+  // Entered here and not by the buffer, whose last owner may be a tensor on another thread.
+  root().account.subtract(grad_shards->size_bytes());
+  grad_shards = std::make_shared<Buffer>();
+  grad_shards = std::make_shared<Buffer>(places.size_bytes, nullptr);
+  root().account.add(grad_shards->size_bytes());
   for (size_t i = 0; i < params.size(); ++i) {
-    if (places.offsets[i] >= 0 && grad_shards.data()) params[i].grad_shard = grad_shards.data() + places.offsets[i];
+    if (places.offsets[i] >= 0 && grad_shards->data()) params[i].grad_shard = grad_shards->data() + places.offsets[i];
   }
 }
 

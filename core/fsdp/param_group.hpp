@@ -9,6 +9,7 @@
 #include "module/module.hpp"
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 namespace tpfsdp {
@@ -52,6 +53,7 @@ struct ShardedParam {
   bool second_given = false;        // the same, beside a gradient that is committed already
   bool committed = false;           // takes part in the next reduction
   bool is_reducing = false;         // took part in the last one
+  bool is_unwritten = false;        // its values were on META and nothing has replaced them yet
   std::function<Status()> grad_reduced;  // of the host; empty: none
 
   int64_t local_elements() const { return element_count(local_shape); }
@@ -93,7 +95,8 @@ class ParamGroup final : public Object {
   InitMode init_mode;
   HostMemory host_memory;  // empty: storage LIBRARY
   Region shards;
-  Buffer grad_shards;
+  // Shared with tensors of gradients, which may outlive a plan.
+  std::shared_ptr<Buffer> grad_shards = std::make_shared<Buffer>();
   ShardPlaces shard_places;
 
   // ---- Set when the root is settled ----
@@ -118,13 +121,14 @@ class ParamGroup final : public Object {
   bool is_gathering = false;    // posted, not waited for
   bool is_prefetch = false;     // that gather, or these full values, were asked for by nobody yet
   bool has_destination = false;
+  bool did_prefetch = false;    // in this pre-backward
   bool did_pre_backward = false;
   bool did_post_backward = false;  // in this backward
   bool is_posting_reduction = false;
   bool is_reducing = false;
   bool has_deferred_reshard = false;
   int32_t scopes = 0;           // open on it
-  bool was_full_before_scopes = false;
+  bool is_full_beside_scopes = false;  // wanted full by something else, too
   int64_t gather_sequence = 0;
   int64_t reduce_sequence = 0;
   int64_t gathered_version = 0;

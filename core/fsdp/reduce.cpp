@@ -33,6 +33,12 @@ ShardedParam &writable(ParamGroup &unit, size_t index) {
   return p;
 }
 
+// Segment mode: the unit has no pre-backward.
+void take_grad_slot_of_scope(ParamGroup &unit) {
+  if (unit.held_grad_slot || unit.scopes == 0) return;
+  unit.root().step([&] { return take_grad_slot(unit, true); });
+}
+
 std::byte *buffer_of(const ParamGroup &unit, size_t index) {
   return unit.held_grad_slot->memory.data() + unit.layout.params[index].grad_offset;
 }
@@ -161,7 +167,7 @@ Status take_grad_slot(ParamGroup &unit, bool may_wait) {
 }
 
 std::byte *get_grad_buffer(ParamGroup &unit, size_t index, bool accumulate) {
-  if (!unit.held_grad_slot && unit.scopes > 0) take_grad_slot(unit, true);
+  take_grad_slot_of_scope(unit);
   ShardedParam &p = writable(unit, index);
   if (p.committed && !accumulate) {
     p.second_given = true;
@@ -170,6 +176,7 @@ std::byte *get_grad_buffer(ParamGroup &unit, size_t index, bool accumulate) {
   std::byte *buffer = buffer_of(unit, index);
   if (!p.committed && accumulate) zero_bytes(buffer, unit.layout.params[index].full_bytes());
   p.buffer_given = true;
+  p.second_given = false;
   return buffer;
 }
 
@@ -187,7 +194,7 @@ void commit_gradient(ParamGroup &unit, size_t index) {
 }
 
 void add_gradient(ParamGroup &unit, size_t index, const tpfsdp_view &gradient) {
-  if (!unit.held_grad_slot && unit.scopes > 0) take_grad_slot(unit, true);
+  take_grad_slot_of_scope(unit);
   ShardedParam &p = writable(unit, index);
   if (shape_of(gradient) != p.param->shape())
     fail(TPFSDP_ERR_INVALID_ARGUMENT, "the gradient of ", p.param->full_name(), " has shape ",
@@ -273,9 +280,10 @@ void set_gradient(ShardedParam &sharded, const tpfsdp_view *gradient) {
     param.hide(Face::kGrad);
     return;
   }
+  if (!param.requires_grad()) fail(TPFSDP_ERR_STATE, "parameter ", param.full_name(), " is frozen and takes no gradient");
   if (sharded.local_elements() > 0 && !sharded.grad_shard)
     fail(TPFSDP_ERR_STATE, "parameter ", param.full_name(),
-         param.requires_grad() ? " has no memory for a gradient yet: call tpfsdp_root_prepare first" : " is frozen");
+         " has no memory for a gradient yet: call tpfsdp_root_prepare first");
   if (shape_of(*gradient) != sharded.local_shape)
     fail(TPFSDP_ERR_INVALID_ARGUMENT, "the gradient shard of ", param.full_name(), " has shape ",
          shape_text(shape_of(*gradient)), ", the local shard ", shape_text(sharded.local_shape));

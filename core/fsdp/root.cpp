@@ -27,19 +27,21 @@ void settle(Module &module) {
   auto root = std::make_shared<Root>(module);
   std::unordered_map<const Module *, bool> seen;
   try {
+    collect(module, 0, *root, seen);
     if (own.modules.size() > 1)
       fail(TPFSDP_ERR_STATE, "unit \"", own.name(), "\" spans ", own.modules.size(),
            " modules and cannot be the root: call fully_shard on the one module above them");
-    collect(module, 0, *root, seen);
     for (const State *state : root->states) {
       if (state->root)
         fail(TPFSDP_ERR_STATE, "module \"", state->name(), "\" below \"", module.path(),
              "\" already ran as a root of its own: run the forward through the root first");
     }
   } catch (const Failure &failure) {
-    if (own.unit && own.unit->group->size() > 1) {
-      own.unit->group->post_failure(failure.status(), failure.what());
-      own.unit->group->give_up();
+    for (const State *state : root->states) {
+      if (!state->unit || state->unit->group->size() == 1) continue;
+      state->unit->group->post_failure(failure.status(), failure.what());
+      state->unit->group->give_up();
+      break;  // the group of the first unit: that of the whole tree, where there is one
     }
     throw;
   }
@@ -81,6 +83,7 @@ Root &settle_outermost(Module &module) {
 
 Root &root_of(Module &module, const char *call) {
   Root &root = settle_outermost(module);
+  root.refuse_without_module();
   if (root.module != &module)
     fail(TPFSDP_ERR_STATE, call, " is for the root; \"", module.path(), "\" is not, the root is \"", root.module->path(),
          "\"");
@@ -107,11 +110,18 @@ Status Root::prepare(bool may_wait) {
 }
 
 void Root::forget(State &state) noexcept {
-  std::erase(states, &state);
+  const auto at = std::find(states.begin(), states.end(), &state);
+  if (at != states.end()) {
+    depths.erase(depths.begin() + (at - states.begin()));
+    states.erase(at);
+  }
   if (state.unit) {
     ParamGroup *unit = state.unit.get();
+    // What is under way points into the unit's memory.
+    if (unit->group->size() > 1 && (unit->is_gathering || unit->is_posting || unit->is_reducing)) unit->group->give_up();
     drop_full_parameters(*unit);
     if (unit->held_grad_slot) unit->held_grad_slot->holder = nullptr;
+    account.subtract(unit->shards.size_bytes() + unit->grad_shards->size_bytes());
     std::erase(units, unit);
     std::erase(reductions, unit);
     std::erase(post_forward_order, unit);
@@ -121,6 +131,15 @@ void Root::forget(State &state) noexcept {
 
 // Trainable parameters of a unit are reduced together, so they are of one dtype.
 void Root::check_units() const {
+  std::string unwritten;
+  for (const ParamGroup *unit : units) {
+    for (const ShardedParam &p : unit->params) {
+      if (p.is_unwritten) append_text(unwritten, cat(unwritten.empty() ? "" : ", ", p.param->full_name()));
+    }
+  }
+  if (!unwritten.empty())
+    fail(TPFSDP_ERR_STATE, "parameters have no values yet: ", unwritten,
+         " were on META at fully_shard; give each shard its values with tpfsdp_param_set_tensor first");
   for (const ParamGroup *unit : units) {
     const ShardedParam *first = nullptr;
     for (const ShardedParam &p : unit->params) {
@@ -135,7 +154,7 @@ void Root::check_units() const {
 }
 
 void Root::name_units() {
-  Rank &rank = module->context().rank();
+  Rank &rank = context->rank();
   for (ParamGroup *unit : units) {
     unit->name = unit->state.name();
     if (unit->name.empty()) unit->name = "<root>";
@@ -160,8 +179,9 @@ void Root::make_plan() {
     unit.reduce_detail = recorder().intern(names);
     const auto at = static_cast<size_t>(std::find(states.begin(), states.end(), &unit.state) - states.begin());
     const auto pool = std::find(groups.begin(), groups.end(), unit.group) - groups.begin();
-    full[i] = {unit.host_memory ? 0 : unit.layout.full_bytes, unit.keeps, depths[at], 0};
-    gradients[i] = {unit.layout.grad_bytes, false, depths[at], static_cast<int32_t>(pool)};
+    const bool spans = unit.state.modules.size() > 1;  // others run between its modules, while it is full
+    full[i] = {unit.host_memory ? 0 : unit.layout.full_bytes, unit.keeps || spans, depths[at], 0};
+    gradients[i] = {unit.layout.grad_bytes, spans, depths[at], static_cast<int32_t>(pool)};
   }
   const SlotPlan full_plan = plan_slots(full), grad_plan = plan_slots(gradients);
 
@@ -188,7 +208,7 @@ void Root::make_plan() {
   planned_slots = static_cast<int32_t>(slots.size());
   planned_grad_slots = static_cast<int32_t>(grad_slots.size());
   planned_bytes = full_plan.total_bytes() + grad_plan.total_bytes();
-  for (const ParamGroup *unit : units) planned_bytes += unit->shards.size_bytes() + unit->grad_shards.size_bytes();
+  for (const ParamGroup *unit : units) planned_bytes += unit->shards.size_bytes() + unit->grad_shards->size_bytes();
   plan_is_old_ = false;
 }
 
@@ -198,7 +218,7 @@ MemoryReport Root::memory_report() const {
                        static_cast<int32_t>(grad_slots.size()) - planned_grad_slots;
   for (const ParamGroup *unit : units) {
     report.shard_bytes += unit->shards.size_bytes();
-    report.grad_shard_bytes += unit->grad_shards.size_bytes();
+    report.grad_shard_bytes += unit->grad_shards->size_bytes();
     report.grad_slot_bytes += unit->second_gradient.size_bytes();
   }
   for (const Slot &slot : slots) report.slot_bytes += slot.memory.size_bytes();

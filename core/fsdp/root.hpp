@@ -27,11 +27,12 @@ enum class Window { kOpen, kClosed, kExplicit };
 
 class Root {
  public:
-  explicit Root(Module &outermost) : module(&outermost) {}
+  explicit Root(Module &outermost) : module(&outermost), context(&outermost.context()) {}
   Root(const Root &) = delete;
   Root &operator=(const Root &) = delete;
 
-  Module *module;
+  Module *module;        // null when it has ended before modules below it
+  Ref<Context> context;
   std::vector<State *> states;     // pre-order
   std::vector<int32_t> depths;     // sharded modules above each
   std::vector<ParamGroup *> units; // of those states
@@ -61,6 +62,7 @@ class Root {
   State *forward_root = nullptr;  // whose forward is running
   bool is_in_backward = false;
   int32_t end_phase = 0;          // of end_backward, for its form that does not wait
+  int64_t resets = 0;             // of the step, by reset_iter_state
   std::vector<ParamGroup *> post_forward_order;
   std::vector<ParamGroup *> reductions;  // posted, oldest first
 
@@ -76,6 +78,7 @@ class Root {
   template <class Body>
   Status step(Body &&body) {
     refuse_if_failed();
+    refuse_unfinished_end();
     try {
       return body();
     } catch (const Failure &failure) {
@@ -91,9 +94,11 @@ class Root {
   }
   void failed(const Failure &failure) noexcept;
   void refuse_if_failed() const;
+  void refuse_unfinished_end() const;
+  void refuse_without_module() const;
   void reset();
 
-  Recorder &recorder() const { return module->context().rank().recorder(); }
+  Recorder &recorder() const { return context->rank().recorder(); }
 
  private:
   enum class Stage { kNew, kComparing, kReady };

@@ -18,17 +18,23 @@ void add_unit(std::vector<ParamGroup *> &units, const Module &module) {
 
 class UnshardWork final : public Work {
  public:
-  explicit UnshardWork(Ref<Module> module) : module_(std::move(module)) {}
+  explicit UnshardWork(Ref<Module> module) : module_(std::move(module)), resets_(state_of(*module_).root->resets) {}
   Gate *gate() const override { return module_->gate(); }
   std::string describe_rank() const override { return module_->describe_rank(); }
   Status wait(bool may_wait) override {
     const State &state = state_of(*module_);
-    if (!state.unit || !state.unit->is_gathering) return TPFSDP_OK;
-    return state.root->step([&] { return wait_gather(*state.unit, may_wait); });
+    if (is_done_ || !state.unit) return TPFSDP_OK;
+    if (state.root->resets != resets_)
+      fail(TPFSDP_ERR_CANCELLED, "the unshard of unit ", state.unit->name, " was given up by reset_iter_state");
+    const Status status = state.root->step([&] { return wait_gather(*state.unit, may_wait); });
+    is_done_ = status == TPFSDP_OK;
+    return status;
   }
 
  private:
   Ref<Module> module_;
+  int64_t resets_;
+  bool is_done_ = false;
 };
 
 }  // namespace
@@ -47,7 +53,7 @@ Scope::Scope(std::vector<Ref<Module>> modules, bool recurse) : modules_(std::mov
   }
   root.prepare(true);
   for (ParamGroup *unit : units_) {
-    if (unit->scopes == 0) unit->was_full_before_scopes = has_fresh_values(*unit);
+    if (unit->scopes == 0) unit->is_full_beside_scopes = has_fresh_values(*unit) && !unit->has_deferred_reshard;
   }
   root.step([&] {
     for (ParamGroup *unit : units_) issue_gather(*unit, true, false);
@@ -55,6 +61,7 @@ Scope::Scope(std::vector<Ref<Module>> modules, bool recurse) : modules_(std::mov
     return TPFSDP_OK;
   });
   for (ParamGroup *unit : units_) ++unit->scopes;
+  resets_ = root.resets;
   is_open_ = true;
 }
 
@@ -69,9 +76,9 @@ void Scope::let_go() noexcept {
   if (!is_open_) return;
   is_open_ = false;
   for (ParamGroup *unit : units_) {
-    if (unit->scopes == 0) continue;  // a reset has closed it
+    if (unit->root().resets != resets_) continue;
     if (--unit->scopes == 0 && unit->training_state != TrainingState::kForward &&
-        unit->training_state != TrainingState::kPreBackward && !unit->was_full_before_scopes)
+        unit->training_state != TrainingState::kPreBackward && !unit->is_full_beside_scopes)
       reshard(*unit);
   }
 }
@@ -82,6 +89,7 @@ Ref<Work> unshard_module(const Ref<Module> &module, bool async) {
   root.prepare(true);
   if (!state.unit) return async ? make<UnshardWork>(module) : nullptr;
   root.step([&] { return async ? issue_gather(*state.unit, true, false) : unshard(*state.unit, true); });
+  state.unit->is_full_beside_scopes = true;
   return async ? make<UnshardWork>(module) : nullptr;
 }
 

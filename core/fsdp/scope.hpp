@@ -27,6 +27,7 @@ class Scope final : public Object {
 
   std::vector<Ref<Module>> modules_;
   std::vector<ParamGroup *> units_;
+  int64_t resets_ = 0;  // of the root when it was opened: a reset closes every scope
   bool is_open_ = false;
 };
 

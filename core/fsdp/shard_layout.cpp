@@ -10,7 +10,8 @@ namespace {
 
 int64_t append(int64_t &end, int64_t size_bytes) {
   const int64_t offset = align_up(end, alignment_for(size_bytes));
-  end = offset + size_bytes;
+  if (__builtin_add_overflow(offset, size_bytes, &end))
+    fail(TPFSDP_ERR_INVALID_ARGUMENT, "the parameters of a unit have more bytes than fit in int64_t");
   return offset;
 }
 
@@ -41,11 +42,11 @@ RowRange rows_of_rank(int64_t rows, int32_t world_size, int32_t rank) {
 ShardLayout::ShardLayout(const std::vector<ParamSpec> &specs, int32_t ranks) : world_size(ranks) {
   params.reserve(specs.size());
   for (const ParamSpec &spec : specs) {
-    element_count(spec.shape);  // refuses what does not fit
+    dtype_bytes(spec.dtype, element_count(spec.shape));  // refuses what does not fit
     ParamLayout param;
     param.rows = spec.shape.front();
     param.row_elements = element_count(Shape(spec.shape.begin() + 1, spec.shape.end()));
-    if (param.row_elements * dtype_bits(spec.dtype) % 8 != 0)
+    if (param.row_elements % 8 * dtype_bits(spec.dtype) % 8 != 0)
       fail(TPFSDP_ERR_UNSUPPORTED, "rows of ", param.row_elements, " ", dtype_name(spec.dtype),
            " elements are not whole bytes and cannot be cut");
     param.row_bytes = dtype_bytes(spec.dtype, param.row_elements);

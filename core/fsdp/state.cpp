@@ -9,7 +9,13 @@ State::~State() {
   if (root) root->forget(*this);
 }
 
-bool State::is_root() const { return root && state_or_null(*root->module) == this; }
+void State::forget(const Module &module) noexcept {
+  std::erase(modules, &module);
+  std::erase(still_to_run, &module);
+  if (root && root->module == &module) root->module = nullptr;
+}
+
+bool State::is_root() const { return root && root->module && state_or_null(*root->module) == this; }
 
 std::string State::name() const {
   std::string out;

@@ -12,6 +12,7 @@ namespace tpfsdp {
 class State final : public ModuleState {
  public:
   ~State() override;
+  void forget(const Module &module) noexcept override;
 
   std::shared_ptr<Root> root;     // null until it is settled; outlives the unit, whose memory is in its account
   std::vector<Module *> modules;  // all hold this state

@@ -13,9 +13,14 @@
 namespace tpfsdp {
 namespace {
 
-Root &settled(const State &state, const char *call) {
-  if (!state.root)
-    fail(TPFSDP_ERR_STATE, call, " of module \"", state.name(), "\" came before any forward: run the forward through the root first");
+// A call on a tree that nothing has settled yet comes too early; its peers hear of it like of any failed step.
+Root &settled(Module &module, const char *call) {
+  State &state = state_of(module);
+  if (state.root) return *state.root;
+  settle_outermost(module).step([&]() -> Status {
+    fail(TPFSDP_ERR_STATE, call, " of module \"", module.path(),
+         "\" came before any forward: run the forward through the root first");
+  });
   return *state.root;
 }
 
@@ -35,7 +40,11 @@ void record_call(Root &root, const State &state, const char *operation) {
 void end_unit_forward(Root &root, ParamGroup &unit, bool backward_will_come) {
   if (!root.is_in_backward) {
     const bool keep = unit.reshard_kind == ReshardKind::kNever || (unit.keeps && backward_will_come);
-    if (!keep) reshard(unit);
+    if (keep) {
+      unit.is_full_beside_scopes = true;
+    } else {
+      reshard(unit);
+    }
     if (backward_will_come) record_post_forward(root, unit);
   }
   unit.training_state = TrainingState::kIdle;
@@ -48,21 +57,18 @@ void end_forward(Root &root, State &state) {
 }
 
 Status end_unit_backward(Root &root, ParamGroup &unit, bool may_wait) {
-  if (!unit.did_post_backward || unit.held_grad_slot) {
-    if (!unit.is_posting_reduction) {
-      Event event;
-      event.kind = EventKind::kPostBackward;
-      event.training_state = static_cast<int32_t>(unit.training_state);
-      event.unit = unit.event_name;
-      root.recorder().record(event);
-      unit.training_state = TrainingState::kPostBackward;
-      unit.did_post_backward = true;
-      unit.did_pre_backward = false;
-      reshard(unit);
-    }
-    return issue_reduction(unit, may_wait);
+  if (!unit.did_post_backward) {
+    Event event;
+    event.kind = EventKind::kPostBackward;
+    event.training_state = static_cast<int32_t>(unit.training_state);
+    event.unit = unit.event_name;
+    root.recorder().record(event);
+    unit.training_state = TrainingState::kPostBackward;
+    unit.did_post_backward = true;
+    unit.did_prefetch = unit.did_pre_backward = false;
+    reshard(unit);
   }
-  return TPFSDP_OK;
+  return issue_reduction(unit, may_wait);
 }
 
 }  // namespace
@@ -91,7 +97,7 @@ Status pre_forward(Module &module, bool may_wait) {
 
 void post_forward(Module &module) {
   State &state = state_of(module);
-  Root &root = settled(state, "post_forward");
+  Root &root = settled(module, "post_forward");
   root.step([&]() -> Status {
     if (state.training_state == TrainingState::kPreBackward) return TPFSDP_OK;  // recomputed
     if (state.training_state != TrainingState::kForward)
@@ -113,7 +119,7 @@ void post_forward(Module &module) {
 
 Status pre_backward(Module &module, bool may_wait) {
   State &state = state_of(module);
-  Root &root = settled(state, "pre_backward");
+  Root &root = settled(module, "pre_backward");
   return root.step([&]() -> Status {
     if (!root.is_ready())
       fail(TPFSDP_ERR_STATE, "pre_backward of module \"", module.path(), "\" came before any forward");
@@ -123,10 +129,11 @@ Status pre_backward(Module &module, bool may_wait) {
     ParamGroup *unit = state.unit.get();
     if (!unit || unit->did_pre_backward) return TPFSDP_OK;
     unit->training_state = TrainingState::kPreBackward;
-    if (!unit->is_gathering && !has_fresh_values(*unit)) ++root.recorder().counters.prefetch_misses;
+    if (!unit->is_gathering && !unit->is_posting && !has_fresh_values(*unit)) ++root.recorder().counters.prefetch_misses;
     if (unit->is_gathering && unit->is_prefetch) ++root.recorder().counters.prefetch_hits;
     if (unshard(*unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
-    if (prefetch_before(root, *unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+    if (!unit->did_prefetch && prefetch_before(root, *unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+    unit->did_prefetch = true;
     if (take_grad_slot(*unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
     unit->did_pre_backward = true;
     unit->did_post_backward = false;
@@ -136,7 +143,7 @@ Status pre_backward(Module &module, bool may_wait) {
 
 Status post_backward(Module &module, bool may_wait) {
   State &state = state_of(module);
-  Root &root = settled(state, "post_backward");
+  Root &root = settled(module, "post_backward");
   return root.step([&]() -> Status {
     if (!root.is_in_backward)
       fail(TPFSDP_ERR_STATE, "post_backward of module \"", module.path(), "\" outside a backward: pre_backward comes first");
@@ -148,9 +155,10 @@ Status post_backward(Module &module, bool may_wait) {
 }
 
 Status end_backward(Module &module, bool may_wait) {
-  Root &root = root_of(module, "end_backward");
+  Root &root = settle_outermost(module);
   if (root.end_phase == 0) {
     const Status status = root.step([&]() -> Status {
+      root_of(module, "end_backward");
       if (!root.is_ready()) fail(TPFSDP_ERR_STATE, "end_backward of module \"", module.path(), "\" came before any forward");
       // Units whose own post-backward nobody called, also those that took no part in this backward.
       for (State *state : root.states) {
@@ -174,7 +182,7 @@ Status end_backward(Module &module, bool may_wait) {
   for (State *state : root.states) state->training_state = TrainingState::kIdle;
   for (ParamGroup *unit : root.units) {
     unit->training_state = TrainingState::kIdle;
-    unit->did_pre_backward = unit->did_post_backward = false;
+    unit->did_prefetch = unit->did_pre_backward = unit->did_post_backward = false;
   }
   forget_order(root);
   root.forward_root = nullptr;

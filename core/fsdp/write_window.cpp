@@ -70,7 +70,7 @@ Status open_window_after_backward(Root &root, bool may_wait) {
       const std::string pending = names_of(root, [](const ParamGroup &unit) { return unit.is_gathering; });
       if (!pending.empty())
         fail(TPFSDP_ERR_STATE, "a gather is under way at the end of backward: unit(s) ", pending,
-             "; wait for their unshard, or reshard them");
+             "; wait for their unshard first");
       refuse_pins(root);
       for (const Ref<Group> &group : root.groups) group->publish_step();
       return TPFSDP_OK;
@@ -96,6 +96,7 @@ Status open_window_after_backward(Root &root, bool may_wait) {
 
 void begin_write(Root &root) {
   root.refuse_if_failed();
+  root.refuse_unfinished_end();
   if (root.window == Window::kExplicit)
     fail(TPFSDP_ERR_STATE, "a write window is open already: call tpfsdp_shards_end_write first");
 #if !defined(TPFSDP_MUTANT_WRITE_WINDOW_IGNORED)
@@ -131,6 +132,7 @@ void replace_shard(ParamGroup &unit, size_t index, const Tensor &values) {
   if (opens) begin_write(*root);
   if (values.view().size_bytes > 0) copy_bytes(p.shard, values.view().data, values.view().size_bytes);
   p.value_hash = 0;  // the values of the start do not hold any more
+  p.is_unwritten = false;
   if (opens) end_write(*root);
 }
 

@@ -27,6 +27,7 @@ Module::Module(Ref<Context> context, ModuleOptions options)
     : id_(next_identity()), context_(std::move(context)), options_(std::move(options)) {}
 
 Module::~Module() {
+  if (state) state->forget(*this);
   state = nullptr;  // before the parameters it refers to
   for (const auto &[name, child] : children_) detach_child(child);
   for (const auto &[name, param] : params_) {
@@ -131,7 +132,10 @@ Module &Module::get_submodule(const std::string &target) {
   const std::string head = target.substr(0, dot);
   const auto place = find_name(children_, head);
   if (place == children_.end() || !place->second) refuse("module", head);
-  return dot == std::string::npos ? *place->second : place->second->get_submodule(target.substr(dot + 1));
+  if (dot == std::string::npos) return *place->second;
+  const std::string rest = target.substr(dot + 1);
+  if (rest.empty()) place->second->refuse("module", rest);
+  return place->second->get_submodule(rest);
 }
 
 void Module::set_submodule(const std::string &target, Ref<Module> child, bool strict) {

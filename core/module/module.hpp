@@ -12,10 +12,14 @@
 
 namespace tpfsdp {
 
+class Module;
+
 // What fully_shard hangs on a module; core/fsdp derives it.
 class ModuleState {
  public:
   virtual ~ModuleState() = default;
+  // The module ends; others may still hold this state.
+  virtual void forget(const Module &module) noexcept = 0;
 };
 
 struct ModuleOptions {

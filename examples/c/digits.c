@@ -13,10 +13,10 @@
 #include <string.h>
 
 /* A failure ends this rank; run_ranks ends the others and hands its error out. */
-#define TRY(...) \
-  do { \
+#define TRY(...)                           \
+  do {                                     \
     tpfsdp_status status_ = (__VA_ARGS__); \
-    if (status_ < 0) return status_; \
+    if (status_ < 0) return status_;       \
   } while (0)
 
 typedef struct layer {

@@ -56,7 +56,8 @@ typedef struct adamw {
   double power1, power2; /* of the betas */
 } adamw;
 void adamw_begin_step(adamw *optimizer);
-void adamw_update(const adamw *optimizer, float *values, const float *grads, float *first, float *second, int64_t count);
+void adamw_update(const adamw *optimizer, float *values, const float *grads, float *first, float *second,
+                  int64_t count);
 
 /* ---- digits_reference.c: the unsharded run ---- */
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The unsharded run: the micro-batches of all ranks in rank order, gradients summed left to right in float, scaled once. */
+ * The unsharded run: the micro-batches of all ranks in rank order, gradients summed left to right in float, scaled
+ * once. */
 #include "digits.h"
 
 #include <stdlib.h>
@@ -23,8 +24,8 @@ static float loss_and_grads(micro_batch *m, const float *values, float *grads) {
   for (int l = LAYERS; l-- > 0;) {
     const layer_size *size = &layer_sizes[l];
     float *dx = l > 0 ? m->down[l % 2] : NULL;
-    linear_backward(dx, grads + weight_offset(l), grads + bias_offset(l), dy, m->in[l], values + weight_offset(l), BATCH,
-                    size->in, size->out);
+    linear_backward(dx, grads + weight_offset(l), grads + bias_offset(l), dy, m->in[l], values + weight_offset(l),
+                    BATCH, size->in, size->out);
     if (dx) relu_backward(dx, m->in[l], BATCH * size->in);
     dy = dx;
   }

@@ -15,8 +15,8 @@ typedef struct rank_run {
   int hits;
   int64_t acquires, live_bytes, peak_live_bytes; /* of full parameters in this program's memory */
   int64_t samples[MAX_SAMPLES];                  /* live_bytes after each request */
-  int sample_count, step_sample_count;            /* all, and those of the last step */
-  int64_t step_peak_bytes;                        /* of training, without what evaluation needs */
+  int sample_count, step_sample_count;           /* all, and those of the last step */
+  int64_t step_peak_bytes;                       /* of training, without what evaluation needs */
   int64_t optimizer_bytes;
   tpfsdp_memory_info memory;
   tpfsdp_counters counters;

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The unsharded run, in plain NumPy and without tpfsdp: one process takes the micro-batches of all ranks in rank order, sums
-their gradients left to right, scales once, and applies the same optimizer. A sharded run must equal it bit for bit."""
+"""The unsharded run, in plain NumPy and without tpfsdp: one process takes the micro-batches of all ranks in rank order,
+sums their gradients left to right, scales once, and applies the same optimizer. A sharded run must equal it bit for
+bit."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ import digits_math as math
 from digits_data import Digits
 
 
-def _micro_batch(values: dict[str, np.ndarray], x: np.ndarray, y: np.ndarray) -> tuple[np.float32, dict[str, np.ndarray]]:
+def _micro_batch(
+    values: dict[str, np.ndarray], x: np.ndarray, y: np.ndarray
+) -> tuple[np.float32, dict[str, np.ndarray]]:
     """Loss and gradients of one micro-batch."""
     inputs, outputs = [], []
     for index, (name, _, _) in enumerate(math.LAYERS):

@@ -162,11 +162,12 @@ typedef struct tpfsdp_backend_table {
                                tpfsdp_backend_comm **out_comm);
   /* Collective, in order: waits until every rank has closed. */
   tpfsdp_status (*comm_shutdown)(tpfsdp_backend_call *call, tpfsdp_backend_comm *comm);
-  /* Sticky on every rank; never blocks; any thread. */
+  /* Sticky on every rank; never blocks; any thread. PEER_LOST: this rank itself is lost (its thread ended); its life
+   * is "gone" after comm_destroy. A status that does not stick becomes ABORTED. */
   void (*comm_abort)(tpfsdp_backend_comm *comm, tpfsdp_status status, const char *reason);
   /* OK or the sticky error; never blocks; any thread. */
   tpfsdp_status (*comm_check)(tpfsdp_backend_call *call, tpfsdp_backend_comm *comm);
-  /* Leaves, if not shut down; never blocks, never communicates. */
+  /* Leaves, if not shut down; never communicates; as give_up for the caller's own memory. */
   void (*comm_destroy)(tpfsdp_backend_comm *comm);
   tpfsdp_status (*comm_get_peer)(tpfsdp_backend_comm *comm, int32_t rank, tpfsdp_backend_peer *out_peer);
   /* Posts op. Waits only when too many are in flight, and within an ALL_REDUCE, which may take two sequences. On an
@@ -183,7 +184,8 @@ typedef struct tpfsdp_backend_table {
   /* In place of the next collective: peers return REMOTE with this status and text. No effect while an earlier
    * failure of this rank has not been read by itself. Never waits. */
   void (*post_failure)(tpfsdp_backend_comm *comm, tpfsdp_status status, const char *message);
-  /* What is in flight is given up: peers may finish it. Never waits. */
+  /* What is in flight is given up: peers may finish it. The caller's own memory shown to peers is taken back; the
+   * only wait, here and in post_failure and post_reset, is for a peer in the middle of reading that. */
   void (*give_up)(tpfsdp_backend_comm *comm);
   /* The end of a failed step: gives up and posts RESET with the number of windows opened. wait_reset reads one
    * sequence of all ranks: out_all_reset 1 when all have reset, then the epoch advances; 0: post again. Unequal

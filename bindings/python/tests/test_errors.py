@@ -26,7 +26,9 @@ def test_every_status_has_its_exception() -> None:
     codes = {name: value for name, value in vars(capi).items() if name.startswith("ERR_")}
     assert len(codes) >= 22
     for name, status in codes.items():
-        error = errors._make("text", status, capi.error_status_class(status), 1, 2, 3, 1, "op", "unit", "group", "b", None)
+        error = errors._make(
+            "text", status, capi.error_status_class(status), 1, 2, 3, 1, "op", "unit", "group", "b", None
+        )
         assert type(error) is not tpfsdp.TpfsdpError, name
         assert (error.status, str(error), error.error_class) == (status, "text", capi.error_status_class(status)), name
         assert (error.rank, error.backend_code, error.sequence, error.is_sticky) == (1, 2, 3, True)
@@ -61,7 +63,9 @@ def test_a_mismatch_has_its_fields() -> None:
     tpfsdp.run_ranks(2, disagree, name="train")
 
 
-@pytest.mark.parametrize("function", [getattr(capi, name) for name in dir(capi) if inspect.isfunction(getattr(capi, name))])
+@pytest.mark.parametrize(
+    "function", [getattr(capi, name) for name in dir(capi) if inspect.isfunction(getattr(capi, name))]
+)
 def test_none_and_foreign_objects_raise(function: object) -> None:
     """Every function of the lower layer, with every argument wrong in the same way."""
     name = function.__name__  # type: ignore[attr-defined]

@@ -11,7 +11,17 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from models import MLP, Linear, full_values, initial_values, micro_batch, sgd, sharded_mlp, train_reference, train_sharded
+from models import (
+    MLP,
+    Linear,
+    full_values,
+    initial_values,
+    micro_batch,
+    sgd,
+    sharded_mlp,
+    train_reference,
+    train_sharded,
+)
 
 import tpfsdp
 

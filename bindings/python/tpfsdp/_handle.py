@@ -56,7 +56,8 @@ def ask(getter: Callable[..., Any], record: Callable[[], T], *arguments: Any) ->
 
 def snapshot(kind: type[T], record: Any) -> T:
     """A dataclass with the record's values, copied."""
-    return kind(**{field.name: getattr(record, field.name) for field in dataclasses.fields(kind)})  # type: ignore[arg-type]
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    return kind(**{field.name: getattr(record, field.name) for field in fields})
 
 
 def options(record: Any, **fields: Any) -> Any:
@@ -69,6 +70,6 @@ def options(record: Any, **fields: Any) -> Any:
 
 def read_blob(blob: Any) -> bytes:
     try:
-        return capi.blob_get(blob)
+        return bytes(capi.blob_get(blob))
     finally:
         capi.handle_release(blob)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Element types: the library's numbers and NumPy's. bfloat16 and the 8-bit floats come from ml_dtypes, if it is there."""
+"""Element types: the library's numbers and NumPy's. bfloat16 and the 8-bit floats come from ml_dtypes, if it is
+there."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import Any
 
 from . import capi
 from ._handle import ask, options
@@ -16,8 +16,6 @@ from .mesh import DeviceMesh
 from .module import Module
 from .parameter import Parameter
 from .unit import MemoryInfo, UnitInfo, memory_of, units_of
-
-M = TypeVar("M", bound=Module)
 
 _INIT_MODES = {"verify": capi.INIT_VERIFY, "trust": capi.INIT_TRUST, "broadcast": capi.INIT_BROADCAST}
 
@@ -122,10 +120,6 @@ def _reshard_kind(value: bool | int | None) -> tuple[int, int]:
     raise InvalidArgument(f"reshard_after_forward is {value!r}; it is True, False, None or a number of ranks")
 
 
-@overload
-def fully_shard(module: M, *, mesh: DeviceMesh | None = ..., **kwargs: Any) -> M: ...
-@overload
-def fully_shard(module: Sequence[M], *, mesh: DeviceMesh | None = ..., **kwargs: Any) -> Sequence[M]: ...
 def fully_shard(
     module: Any,
     *,

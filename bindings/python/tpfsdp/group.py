@@ -21,7 +21,7 @@ _OPS = {"sum": capi.REDUCE_SUM, "avg": capi.REDUCE_AVG, "min": capi.REDUCE_MIN, 
 def _op(name: str) -> int:
     if name not in _OPS:
         raise InvalidArgument(f"op is {name!r}; it is one of {', '.join(_OPS)}")
-    return _OPS[name]
+    return int(_OPS[name])
 
 
 def _finish(work: Any, output: Array, *kept: object) -> Any:
@@ -90,7 +90,12 @@ class Group(Owner):
 
     @overload
     def all_gather(
-        self, input: Any, output: Array | None = ..., *, counts: Sequence[int] | None = ..., async_op: Literal[False] = ...
+        self,
+        input: Any,
+        output: Array | None = ...,
+        *,
+        counts: Sequence[int] | None = ...,
+        async_op: Literal[False] = ...,
     ) -> Array: ...
     @overload
     def all_gather(
@@ -138,7 +143,9 @@ class Group(Owner):
         """
         source = as_array(input)
         if output is None:
-            output = np.empty((source.shape[0] // self.world_size, *source.shape[1:]) if source.ndim else (), source.dtype)
+            output = np.empty(
+                (source.shape[0] // self.world_size, *source.shape[1:]) if source.ndim else (), source.dtype
+            )
         work = capi.group_reduce_scatter(self._handle, describe(source), describe(output), _op(op), async_op)
         return _finish(work, output, source)  # type: ignore[no-any-return]
 
@@ -147,7 +154,9 @@ class Group(Owner):
         self, input: Any, output: Array | None = ..., *, op: str = ..., async_op: Literal[False] = ...
     ) -> Array: ...
     @overload
-    def all_reduce(self, input: Any, output: Array | None = ..., *, op: str = ..., async_op: Literal[True]) -> Work[Array]: ...
+    def all_reduce(
+        self, input: Any, output: Array | None = ..., *, op: str = ..., async_op: Literal[True]
+    ) -> Work[Array]: ...
     def all_reduce(
         self, input: Any, output: Array | None = None, *, op: str = "sum", async_op: bool = False
     ) -> Array | Work[Array]:

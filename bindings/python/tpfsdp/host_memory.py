@@ -15,12 +15,13 @@ from .parameter import Parameter
 
 
 class HostMemory(Protocol):
-    """Asked once for each parameter, when its unit is gathered and when it is freed again. Both run inside calls of the
-    library, and may ask for infos of ``param``, nothing else of the tree. What they raise is raised from that call."""
+    """Asked once for each parameter, when its unit is gathered and when it is freed again. Both run inside calls of
+    the library, and may ask for infos of ``param``, nothing else of the tree. What they raise is raised from that
+    call."""
 
     def acquire(self, param: Parameter, size_bytes: int, alignment_bytes: int) -> Any:
-        """Writable memory of at least ``size_bytes``, dense: a NumPy array, or anything with a buffer. The gather writes
-        straight into it. The alignment is a wish."""
+        """Writable memory of at least ``size_bytes``, dense: a NumPy array, or anything with a buffer. The gather
+        writes straight into it. The alignment is a wish."""
 
     def release(self, param: Parameter, memory: Any) -> None:
         """``memory`` is not needed any more."""

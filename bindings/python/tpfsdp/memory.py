@@ -22,6 +22,9 @@ class Memory:
 
     __slots__ = ("__array_interface__", "owner", "__weakref__")
 
+    __array_interface__: dict[str, Any]
+    owner: object
+
 
 def array_at(view: View, owner: object = None) -> tuple[Array, Memory]:
     """An array over ``view``, and its base, which keeps ``owner`` alive."""

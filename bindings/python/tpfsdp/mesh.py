@@ -130,7 +130,7 @@ class DeviceMesh(Owner):
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
         """This rank's place along a dimension; None for the only one."""
-        return self._coordinate[self._dim(mesh_dim)]
+        return int(self._coordinate[self._dim(mesh_dim)])
 
     def get_coordinate(self) -> list[int]:
         return list(self._coordinate)
@@ -162,7 +162,7 @@ class DeviceMesh(Owner):
         return DeviceMesh._from(handle, self._part(chosen))
 
     def _flatten(self, mesh_dim_name: str | None = None) -> DeviceMesh:
-        """All dimensions as one, row-major, called ``mesh_dim_name`` (by default the names joined by "_"). Collective."""
+        """All dimensions as one, row-major, called ``mesh_dim_name`` (the names joined by "_"). Collective."""
         names = self.mesh_dim_names or ()
         handle = capi.mesh_flatten(self._handle, names, mesh_dim_name or "_".join(names))
         return DeviceMesh._from(handle, None if self._ranks is None else self._ranks.reshape(-1))

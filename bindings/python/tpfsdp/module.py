@@ -19,8 +19,8 @@ _FORWARD, _BACKWARD = 0, 1
 
 
 class Module(Owner):
-    """A node of the tree. Subclasses call ``super().__init__()`` first, assign parameters and modules to attributes, and
-    write ``forward`` and ``backward``; both are called through the module: ``module(x)`` and ``module.run_backward(dy)``.
+    """A node of the tree. Subclasses call ``super().__init__()`` first, assign parameters and modules to attributes,
+    and write ``forward`` and ``backward``, which are called by ``module(x)`` and ``module.run_backward(dy)``.
 
     Args:
         context: the rank it belongs to; None: the current one.

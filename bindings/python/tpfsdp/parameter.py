@@ -122,12 +122,13 @@ class Parameter(Owner):
 
     def shard_info(self) -> ShardInfo:
         info = ask(capi.param_get_shard_info, capi.shard_info, self._handle)
-        ndim = info.ndim
         return ShardInfo(
-            *(capi.int64_tuple(field, ndim) for field in (info.global_shape, info.local_shape, info.offsets)),
-            info.shard_dim,
-            info.is_ragged,
-            info.flat_offset,
+            global_shape=capi.int64_tuple(info.global_shape, info.ndim),
+            local_shape=capi.int64_tuple(info.local_shape, info.ndim),
+            offsets=capi.int64_tuple(info.offsets, info.ndim),
+            shard_dim=info.shard_dim,
+            is_ragged=info.is_ragged,
+            flat_offset=info.flat_offset,
         )
 
     # ---- Its memory ----
@@ -159,8 +160,8 @@ class Parameter(Owner):
 
     @property
     def shard(self) -> Array:
-        """This rank's rows, shape ``shard_info().local_shape``. Written only inside a write window: after a backward, or
-        in :func:`shards_write`.
+        """This rank's rows, shape ``shard_info().local_shape``. Written only inside a write window: after a backward,
+        or in :func:`shards_write`.
 
         Raises:
             InvalidState: not sharded.
@@ -204,8 +205,8 @@ class Parameter(Owner):
         capi.param_set_tensor(self._handle, tensor._handle)
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Parameter], object]) -> RemovableHandle:
-        """Calls ``hook(param)`` in each backward when the gradient shard is there; it may write the shard. One at a time:
-        a new one replaces the last. PyTorch: the same name."""
+        """Calls ``hook(param)`` in each backward when the gradient shard is there; it may write the shard. One at a
+        time: a new one replaces the last. PyTorch: the same name."""
 
         def call(record: Any) -> None:
             hook(Parameter._of(shared(record.param)))
@@ -217,5 +218,3 @@ class Parameter(Owner):
         info = self._info()
         shape = list(capi.int64_tuple(info.global_shape, info.ndim))
         return f"<tpfsdp.Parameter {info.name or 'unnamed'}: {capi.tensor_dtype_name(info.dtype)} {shape}>"
-
-

@@ -13,8 +13,8 @@ from .module import Module
 
 @contextlib.contextmanager
 def scope(*modules: Module, recurse: bool = True) -> Iterator[None]:
-    """Inside it ``param.full``, ``grad_buffer`` and ``add_grad`` of the modules' parameters work. Scopes nest. Collective.
-    PyTorch: ``summon_full_params``.
+    """Inside it ``param.full``, ``grad_buffer`` and ``add_grad`` of the modules' parameters work. Scopes nest.
+    Collective. PyTorch: ``summon_full_params``.
 
     Segment mode, for programs without module calls: for each block in order, run its function in a scope; then for each
     block in reverse, run its vector-Jacobian product in a scope, hand the gradients over and call
@@ -34,8 +34,8 @@ def scope(*modules: Module, recurse: bool = True) -> Iterator[None]:
 
 
 def prepare(root: Module) -> None:
-    """Does now what the first step would do: settles the root, compares what the ranks start with, allocates. Programs in
-    segment mode call it once. Collective.
+    """Does now what the first step would do: settles the root, compares what the ranks start with, allocates. Programs
+    in segment mode call it once. Collective.
 
     Raises:
         Mismatch: naming the parameter and the ranks that differ.

@@ -129,7 +129,7 @@ class Tensor(Owner):
 
 
 def from_dlpack(source: Any) -> Tensor:
-    """A tensor over the memory of a DLPack producer or capsule of either kind, without a copy. PyTorch: ``from_dlpack``.
+    """A tensor over the memory of a DLPack producer, or capsule of either kind, without a copy. PyTorch: the same name.
 
     Raises:
         AbiMismatch: another major version of DLPack.

@@ -49,7 +49,7 @@ uint32_t awkward_f32(std::mt19937_64 &random) {
 template <class Word>
 Bytes words(const std::vector<Word> &values, size_t head) {
   Bytes bytes(head + values.size() * sizeof(Word) + 64, 0xee);
-  std::memcpy(bytes.data() + head, values.data(), values.size() * sizeof(Word));
+  if (!values.empty()) std::memcpy(bytes.data() + head, values.data(), values.size() * sizeof(Word));
   return bytes;
 }
 
