@@ -18,8 +18,10 @@ build: setup ## the release build, in build/release
 python: setup ## build the Python binding and install it into build/venv
 	tools/install_binding.sh
 
-demo: build python ## train the digits classifier sharded, and compare it with the unsharded run
-	$(PYTHON) examples/python/demo.py
+demo: setup ## train the digits classifier sharded, and compare it with the unsharded run
+	cmake --preset release
+	cmake --build --preset release --target tpfsdp_python example_digits
+	$(PYTHON) tools/demo.py
 
 test: setup ## all that CI runs; the last line counts it
 	$(PYTHON) tools/run_tests.py
