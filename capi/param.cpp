@@ -83,7 +83,7 @@ tpfsdp_status tpfsdp_param_get_view(tpfsdp_param *param, tpfsdp_face face, tpfsd
 tpfsdp_status tpfsdp_param_to_tensor(tpfsdp_param *param, tpfsdp_face face, tpfsdp_tensor **out_tensor,
                                      tpfsdp_error **error) TPFSDP_NOEXCEPT {
   return guard(error, [&] {
-    Entry entry;
+    Entry entry(Entry::Mode::kAsk);
     Param &p = entry.get<Param>(param, "param");
     required(out_tensor, "out_tensor");
     *out_tensor = owned<tpfsdp_tensor>(tensor_of_face(p, face_of(face)).get());

@@ -50,6 +50,7 @@ void Root::drop_step() noexcept {
   for (State *state : states) {
     state->training_state = TrainingState::kIdle;
     state->still_to_run.clear();
+    state->still_to_end.clear();
   }
   for (ParamGroup *unit : units) {
     if (unit->is_gathering || unit->is_posting || (unit->has_destination && !unit->is_full())) {

@@ -209,6 +209,7 @@ void Root::make_plan() {
   planned_grad_slots = static_cast<int32_t>(grad_slots.size());
   planned_bytes = full_plan.total_bytes() + grad_plan.total_bytes();
   for (const ParamGroup *unit : units) planned_bytes += unit->shards.size_bytes() + unit->grad_shards->size_bytes();
+  recorder().counters.allocations += planned_slots + planned_grad_slots + static_cast<int64_t>(units.size());
   plan_is_old_ = false;
 }
 

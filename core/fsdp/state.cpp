@@ -12,6 +12,7 @@ State::~State() {
 void State::forget(const Module &module) noexcept {
   std::erase(modules, &module);
   std::erase(still_to_run, &module);
+  std::erase(still_to_end, &module);
   if (root && root->module == &module) root->module = nullptr;
 }
 

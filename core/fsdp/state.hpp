@@ -20,6 +20,7 @@ class State final : public ModuleState {
   ReshardKind reshard_kind = ReshardKind::kAuto;
   TrainingState training_state = TrainingState::kIdle;
   std::vector<Module *> still_to_run;  // of several modules, in this forward
+  std::vector<Module *> still_to_end;  // of several modules, those that ran forward and whose backward has not ended
 
   bool is_root() const;
   std::string name() const;  // dotted, joined by ", "

@@ -91,6 +91,9 @@ Status pre_forward(Module &module, bool may_wait) {
       if (!root.forward_root) root.forward_root = &state;
       if (unit) unit->training_state = TrainingState::kForward;
     }
+    if (state.modules.size() > 1 && module.grad_enabled &&
+        std::find(state.still_to_end.begin(), state.still_to_end.end(), &module) == state.still_to_end.end())
+      state.still_to_end.push_back(&module);
     return unit ? unshard(*unit, may_wait) : TPFSDP_OK;
   });
 }
@@ -147,6 +150,9 @@ Status post_backward(Module &module, bool may_wait) {
   return root.step([&]() -> Status {
     if (!root.is_in_backward)
       fail(TPFSDP_ERR_STATE, "post_backward of module \"", module.path(), "\" outside a backward: pre_backward comes first");
+    // A unit over several modules ends when the last of those that ran has: their gradients are reduced together.
+    std::erase(state.still_to_end, &module);
+    if (!state.still_to_end.empty()) return TPFSDP_OK;
     if (state.unit && end_unit_backward(root, *state.unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
     record_call(root, state, "post_backward");
     state.training_state = TrainingState::kPostBackward;
@@ -179,7 +185,10 @@ Status end_backward(Module &module, bool may_wait) {
   }
   if (open_window_after_backward(root, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
   record_call(root, *root.states.front(), "end_backward");
-  for (State *state : root.states) state->training_state = TrainingState::kIdle;
+  for (State *state : root.states) {
+    state->training_state = TrainingState::kIdle;
+    state->still_to_end.clear();
+  }
   for (ParamGroup *unit : root.units) {
     unit->training_state = TrainingState::kIdle;
     unit->did_prefetch = unit->did_pre_backward = unit->did_post_backward = false;

@@ -63,7 +63,7 @@ INSTANTIATE_TEST_SUITE_P(Policies, Counts,
                          testing::Values(Expected{"automatic", TPFSDP_RESHARD_AUTO, TPFSDP_RESHARD_AUTO, 3, 3, 0},
                                          Expected{"always", TPFSDP_RESHARD_ALWAYS, TPFSDP_RESHARD_ALWAYS, 4, 3, 1},
                                          Expected{"never", TPFSDP_RESHARD_NEVER, TPFSDP_RESHARD_NEVER, 0, 0, 0}),
-                         [](const auto &info) { return std::string(info.param.name); });
+                         [](const auto &tested) { return std::string(tested.param.name); });
 
 TEST(CountsOnce, world_size_1) {
   on_ranks(1, [](tpfsdp_context *context, int32_t rank) {

@@ -284,12 +284,27 @@ TEST(FullyShardErrors, OptionsOutOfRangeAreNamed) {
   });
 }
 
+TEST(FullyShardErrors, AfterTheSameMistakeOnAllRanksAResetIsNeededOnce) {
+  on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
+    chain::Chain model(context, rank, {.blocks = 1, .is_sharded = false});
+    model.tree.param<float>(model.block(0), "scale", TPFSDP_DTYPE_F32, {}, {3});
+    const api::Error error = caught([&] { model.tree.shard({model.block(0)}); });
+    EXPECT_EQ(error.status, TPFSDP_ERR_INVALID_ARGUMENT);
+    EXPECT_THAT(error.what(), HasSubstr("rank " + std::to_string(rank) + " of 2"));
+    API(tpfsdp_module_register_parameter, model.block(0), "scale", nullptr);
+    model.tree.shard({model.block(0)});
+    model.tree.shard({model.root()});
+    model.reset();
+    model.step(0);
+    model.expect_idle();
+  });
+}
+
 // A mistake of one rank is an error on all at the next call of the mesh, naming rank and text, and never a hang.
 TEST(FullyShardErrors, AMistakeOfOneRankIsToldToTheMesh) {
   on_ranks(3, [](tpfsdp_context *context, int32_t rank) {
     chain::Chain model(context, rank, {.blocks = 1, .is_sharded = false});
-    tpfsdp_param *scalar = nullptr;
-    if (rank == 1) scalar = model.tree.param<float>(model.block(0), "scale", TPFSDP_DTYPE_F32, {}, {3});
+    if (rank == 1) model.tree.param<float>(model.block(0), "scale", TPFSDP_DTYPE_F32, {}, {3});
     const auto shard = [&] { model.tree.shard({model.block(0)}); };
     if (rank == 1) {
       const api::Error error = caught(shard);

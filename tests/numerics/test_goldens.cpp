@@ -215,8 +215,7 @@ class ToyRun {
       if (layer.module && i + 1 < layers_.size()) API(tpfsdp_module_pre_backward, layer.module);
       dy = toy::backward(layer, dy, 2);
       const bool first_of_chain = i == 0;
-      const bool in_list = golden_["case"] == "list_group";
-      if (layer.module && !first_of_chain && !in_list) API(tpfsdp_module_post_backward, layer.module);
+      if (layer.module && !first_of_chain) API(tpfsdp_module_post_backward, layer.module);
       if (first_of_chain && input_requires_grad_) API(tpfsdp_module_post_backward, tree_.root);
     }
     API(tpfsdp_module_end_backward, tree_.root);
