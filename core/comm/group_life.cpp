@@ -6,6 +6,7 @@
 #include "comm/group.hpp"
 
 #include <algorithm>
+#include <cstdint>
 
 namespace tpfsdp {
 
@@ -43,8 +44,14 @@ void Group::shutdown() {
   if (is_shut_down()) fail(TPFSDP_ERR_STATE, "group \"", name_, "\" of ", owner_->describe(), " was shut down before");
   if (has_failed()) repeat_failure("shutdown");
   if (comm_) {
-    // Works that nobody waited for tell their own errors.
-    if (!pending_.empty()) complete(pending_.back()->sequence, true);
+    // A work that nobody waited for tells its own failure; the end of the group is another matter.
+    while (!pending_.empty()) {
+      try {
+        complete(pending_.back()->sequence, true);
+      } catch (const Failure &failure) {
+        if (!leave_to_pending(failure.detail(), INT64_MAX)) throw;
+      }
+    }
     tpfsdp_backend_call call(*owner_);
     const Status status = backend().comm_shutdown(&call, comm_);
     if (status < 0) throw Failure(note_failure(call, status, "shutdown", ""));

@@ -118,14 +118,16 @@ std::string Group::dump() const {
     seen.push_back(peer);
   }
   for (const tpfsdp_backend_peer &peer : seen) {
+    // Sequences are the same on every rank, so this rank's log knows what a peer was last seen in.
+    const auto last = log_->find(peer.posted);
     peers.push_back({{"rank", peer.rank},
                      {"life", peer.life},
                      {"posted", peer.posted},
                      {"done", peer.done},
                      {"step", peer.step},
                      {"moving", peer.moving},
-                     {"operation", collective_name(peer.kind)},
-                     {"unit", peer.unit}});
+                     {"operation", collective_name(last ? last->kind : peer.kind)},
+                     {"unit", last ? last->unit : ""}});
     if (peer.posted == furthest) continue;
     const auto missing = log_->find(peer.posted + 1);
     behind.push_back({{"rank", peer.rank},

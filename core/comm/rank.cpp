@@ -4,6 +4,7 @@
 #include "comm/group.hpp"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 namespace tpfsdp {
@@ -17,6 +18,9 @@ Rank::Rank(RankOptions options, std::shared_ptr<Store> store, const tpfsdp_backe
       recorder_(options_.event_capacity) {
   set_interrupt(std::exchange(options_.interrupt, {}));
   gate_ = Gate::create();  // last: nothing after it can throw
+  // It may have been given back an instant before the last call of its former rank has left it.
+  while (!gate_->try_enter()) std::this_thread::yield();
+  gate_->leave();
 }
 
 Rank::~Rank() { Gate::give_back(gate_); }

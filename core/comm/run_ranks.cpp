@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/run_ranks.hpp"
 
-#include <cxxabi.h>
 #include <csignal>
 
 #include <algorithm>
 #include <chrono>
 #include <climits>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <new>
 #include <stdexcept>
@@ -124,23 +124,24 @@ void Run::rank_main(int32_t rank) {
 }
 
 void Run::run_rank(int32_t rank) {
+  const auto report = [&](Status status, std::string_view what) {
+    fail_run(rank, plain_detail(status, cat("rank ", rank, " of ", rank_count_, ": ", what)));
+  };
   try {
     const Ref<Context> context = join_rank(rank);
     body_(rank, rank_count_, context);
     if (!context->rank().is_shut_down) context->shutdown();
   } catch (const Failure &failure) {
     fail_run(rank, failure.detail());
-  } catch (const abi::__forced_unwind &) {
-    fail_run(rank, plain_detail(TPFSDP_ERR_CALLBACK,
-                                cat("rank ", rank, " of ", rank_count_, ": its function ended the thread")));
-    throw;
   } catch (const std::bad_alloc &) {
-    fail_run(rank, plain_detail(TPFSDP_ERR_OUT_OF_MEMORY, cat("rank ", rank, " of ", rank_count_, ": out of memory")));
+    report(TPFSDP_ERR_OUT_OF_MEMORY, "out of memory");
   } catch (const std::exception &error) {
-    fail_run(rank, plain_detail(TPFSDP_ERR_CALLBACK,
-                                cat("rank ", rank, " of ", rank_count_, ": its function threw: ", error.what())));
+    report(TPFSDP_ERR_CALLBACK, cat("its function threw: ", error.what()));
   } catch (...) {
-    fail_run(rank, plain_detail(TPFSDP_ERR_CALLBACK, cat("rank ", rank, " of ", rank_count_, ": its function threw")));
+    // pthread_exit unwinds as something that is no C++ exception, and must go on.
+    const bool ends_thread = std::current_exception() == nullptr;
+    report(TPFSDP_ERR_CALLBACK, ends_thread ? "its function ended the thread" : "its function threw");
+    if (ends_thread) throw;
   }
 }
 

@@ -80,7 +80,8 @@ void Root::drop_step() noexcept {
   is_in_backward = false;
   end_phase = 0;
   exchange_ = nullptr;
-  if (stage_ == Stage::kComparing) stage_ = Stage::kNew;
+  // Before the first step has ended on all ranks, which a reset makes sure of, one may have compared and another not.
+  if (windows_opened == 0) stage_ = Stage::kNew;
 }
 
 void Root::reset() {

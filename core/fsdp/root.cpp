@@ -104,7 +104,7 @@ Status Root::prepare(bool may_wait) {
       exchange_ = nullptr;
       stage_ = Stage::kReady;
     }
-    make_plan();
+    if (plan_is_old_) make_plan();
     return TPFSDP_OK;
   });
 }

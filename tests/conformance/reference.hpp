@@ -16,9 +16,17 @@ namespace reference {
 
 inline int bits_of(tpfsdp_dtype dtype) {
   switch (dtype) {
-    case TPFSDP_DTYPE_F64: case TPFSDP_DTYPE_I64: case TPFSDP_DTYPE_U64: case TPFSDP_DTYPE_C64: return 64;
-    case TPFSDP_DTYPE_F32: case TPFSDP_DTYPE_I32: case TPFSDP_DTYPE_U32: return 32;
-    case TPFSDP_DTYPE_F16: case TPFSDP_DTYPE_BF16: case TPFSDP_DTYPE_I16: case TPFSDP_DTYPE_U16: return 16;
+    case TPFSDP_DTYPE_F64:
+    case TPFSDP_DTYPE_I64:
+    case TPFSDP_DTYPE_U64:
+    case TPFSDP_DTYPE_C64: return 64;
+    case TPFSDP_DTYPE_F32:
+    case TPFSDP_DTYPE_I32:
+    case TPFSDP_DTYPE_U32: return 32;
+    case TPFSDP_DTYPE_F16:
+    case TPFSDP_DTYPE_BF16:
+    case TPFSDP_DTYPE_I16:
+    case TPFSDP_DTYPE_U16: return 16;
     case TPFSDP_DTYPE_C128: return 128;
     case TPFSDP_DTYPE_F6_E2M3FN: return 6;
     case TPFSDP_DTYPE_F4_E2M1FN: return 4;
@@ -81,7 +89,8 @@ T reduce_integer(tpfsdp_reduce_op op, const std::vector<T> &values) {
               ? static_cast<T>(static_cast<Unsigned>(static_cast<Unsigned>(sum) + static_cast<Unsigned>(values[i])))
               : minmax(op, sum, values[i]);
   if (op != TPFSDP_REDUCE_AVG) return sum;
-  if constexpr (std::is_signed_v<T>) return static_cast<T>(static_cast<int64_t>(sum) / static_cast<int64_t>(values.size()));
+  if constexpr (std::is_signed_v<T>)
+    return static_cast<T>(static_cast<int64_t>(sum) / static_cast<int64_t>(values.size()));
   return static_cast<T>(static_cast<uint64_t>(sum) / values.size());
 }
 

@@ -180,8 +180,9 @@ std::vector<Mistake> mistakes() {
          in = ranks::view(memory.input.data(), TPFSDP_DTYPE_F32, three);
        }),
        "output has 12 elements, the parts of 3 ranks have 9"},
-      {"other dtypes", kArgument,
-       gather([](const View *&, View &in, View &, Counts &, tpfsdp_stream &, Memory &) { in.dtype = TPFSDP_DTYPE_I32; }),
+      {"other dtypes", kArgument, gather([](const View *&, View &in, View &, Counts &, tpfsdp_stream &, Memory &) {
+         in.dtype = TPFSDP_DTYPE_I32;
+       }),
        "input is i32, output is f32"},
       {"counts of another length", kArgument,
        gather([](const View *&, View &, View &, Counts &counts, tpfsdp_stream &, Memory &) { counts = {4, 4}; }),
@@ -203,8 +204,7 @@ std::vector<Mistake> mistakes() {
       {"read-only output", kArgument,
        gather([](const View *&, View &, View &out, Counts &, tpfsdp_stream &, Memory &) { out.read_only = 1; }),
        "output is read-only"},
-      {"overlap", kArgument,
-       gather([](const View *&, View &in, View &out, Counts &, tpfsdp_stream &, Memory &) {
+      {"overlap", kArgument, gather([](const View *&, View &in, View &out, Counts &, tpfsdp_stream &, Memory &) {
          in.data = static_cast<float *>(out.data) + 1;
        }),
        "input and output overlap"},

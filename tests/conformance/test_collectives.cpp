@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every collective, dtype, world, size, in place or not, waited for or not, and how the group ends afterwards: the right
-// values bit for bit, the exact counts, the right end.
+// Every collective, dtype, world, size, in place or not, waited for or not, and how the group ends afterwards: the
+// right values bit for bit, the exact counts, the right end.
 #include "conformance/pairwise.hpp"
 #include "conformance/ranks.hpp"
 #include "conformance/reference.hpp"
@@ -23,24 +23,24 @@ struct Dtype {
   bool is_reducible;
 };
 const std::vector<Dtype> kDtypes = {
-    {TPFSDP_DTYPE_F64, true},  {TPFSDP_DTYPE_F32, true},       {TPFSDP_DTYPE_F16, true},       {TPFSDP_DTYPE_BF16, true},
-    {TPFSDP_DTYPE_I8, true},   {TPFSDP_DTYPE_I16, true},       {TPFSDP_DTYPE_I32, true},       {TPFSDP_DTYPE_I64, true},
-    {TPFSDP_DTYPE_U8, true},   {TPFSDP_DTYPE_U16, true},       {TPFSDP_DTYPE_U32, true},       {TPFSDP_DTYPE_U64, true},
-    {TPFSDP_DTYPE_BOOL, false}, {TPFSDP_DTYPE_C64, false},     {TPFSDP_DTYPE_C128, false},     {TPFSDP_DTYPE_F8_E4M3FN, false},
-    {TPFSDP_DTYPE_F8_E5M2, false}, {TPFSDP_DTYPE_F4_E2M1FN, false}};
+    {TPFSDP_DTYPE_F64, true},        {TPFSDP_DTYPE_F32, true},      {TPFSDP_DTYPE_F16, true},
+    {TPFSDP_DTYPE_BF16, true},       {TPFSDP_DTYPE_I8, true},       {TPFSDP_DTYPE_I16, true},
+    {TPFSDP_DTYPE_I32, true},        {TPFSDP_DTYPE_I64, true},      {TPFSDP_DTYPE_U8, true},
+    {TPFSDP_DTYPE_U16, true},        {TPFSDP_DTYPE_U32, true},      {TPFSDP_DTYPE_U64, true},
+    {TPFSDP_DTYPE_BOOL, false},      {TPFSDP_DTYPE_C64, false},     {TPFSDP_DTYPE_C128, false},
+    {TPFSDP_DTYPE_F8_E4M3FN, false}, {TPFSDP_DTYPE_F8_E5M2, false}, {TPFSDP_DTYPE_F4_E2M1FN, false}};
 // What is done: a collective, and for reductions which.
-const std::vector<std::pair<Op, tpfsdp_reduce_op>> kDone = {
-    {kAllGather, 0},
-    {kAllGatherUnequal, 0},
-    {kBroadcast, 0},
-    {kReduceScatter, TPFSDP_REDUCE_SUM},
-    {kReduceScatter, TPFSDP_REDUCE_AVG},
-    {kReduceScatter, TPFSDP_REDUCE_MIN},
-    {kReduceScatter, TPFSDP_REDUCE_MAX},
-    {kAllReduce, TPFSDP_REDUCE_SUM},
-    {kAllReduce, TPFSDP_REDUCE_AVG},
-    {kAllReduce, TPFSDP_REDUCE_MIN},
-    {kAllReduce, TPFSDP_REDUCE_MAX}};
+const std::vector<std::pair<Op, tpfsdp_reduce_op>> kDone = {{kAllGather, 0},
+                                                            {kAllGatherUnequal, 0},
+                                                            {kBroadcast, 0},
+                                                            {kReduceScatter, TPFSDP_REDUCE_SUM},
+                                                            {kReduceScatter, TPFSDP_REDUCE_AVG},
+                                                            {kReduceScatter, TPFSDP_REDUCE_MIN},
+                                                            {kReduceScatter, TPFSDP_REDUCE_MAX},
+                                                            {kAllReduce, TPFSDP_REDUCE_SUM},
+                                                            {kAllReduce, TPFSDP_REDUCE_AVG},
+                                                            {kAllReduce, TPFSDP_REDUCE_MIN},
+                                                            {kAllReduce, TPFSDP_REDUCE_MAX}};
 const std::vector<int32_t> kWorlds = {1, 2, 3, 4, 5, 7};
 const std::vector<int64_t> kSizes = {0, 1, 1031, 300007};
 
@@ -57,7 +57,8 @@ struct Case {
   int bits() const { return reference::bits_of(dtype.dtype); }
   int64_t bytes(int64_t count) const { return (count * bits() + 7) / 8; }
   std::string text() const {
-    static const char *const kNames[] = {"all_gather", "all_gather unequal", "reduce_scatter", "all_reduce", "broadcast"};
+    static const char *const kNames[] = {"all_gather", "all_gather unequal", "reduce_scatter", "all_reduce",
+                                         "broadcast"};
     return std::string(kNames[op]) + " of " + std::to_string(size) + " " + tpfsdp_tensor_dtype_name(dtype.dtype) +
            ", reduction " + std::to_string(reduction) + ", world " + std::to_string(world) +
            (in_place ? ", in place" : "") + (async ? ", async" : "") + (host_threads ? ", host threads" : "") +
@@ -208,8 +209,7 @@ class Execution {
     std::vector<int64_t> parts;
     for (int32_t rank = 0; rank < case_.world; ++rank) parts.push_back(part_of(case_, rank));
     switch (case_.op) {
-      case kAllGather:
-        return tpfsdp_group_all_gather(me_.group, &input, &output, nullptr, 0, nullptr, work, error);
+      case kAllGather: return tpfsdp_group_all_gather(me_.group, &input, &output, nullptr, 0, nullptr, work, error);
       case kAllGatherUnequal:
         return tpfsdp_group_all_gather(me_.group, &input, &output, parts.data(), case_.world, nullptr, work, error);
       case kReduceScatter:
@@ -276,18 +276,22 @@ void run_case(const Case &c) {
     meet.arrive_and_wait();
     return end_group(c, me);
   };
-  const tpfsdp_status end = c.host_threads ? ranks::run_host(c.world, body, options)
-                                           : ranks::run_library(c.world, body, options);
+  const tpfsdp_status end =
+      c.host_threads ? ranks::run_host(c.world, body, options) : ranks::run_library(c.world, body, options);
   EXPECT_EQ(ran, c.world);
   const bool ends_well = c.world == 1 || c.end == kShutdown;
   EXPECT_EQ(end, ends_well ? TPFSDP_OK : c.end == kAbort ? TPFSDP_ERR_ABORTED : TPFSDP_ERR_TIMEOUT);
 }
 
 TEST(Collectives, MatrixOfOpDtypeWorldSizePlaceAndEnd) {
-  const std::vector<int> sizes = {static_cast<int>(kDone.size()),   static_cast<int>(kDtypes.size()),
-                                  static_cast<int>(kWorlds.size()), static_cast<int>(kSizes.size()),
-                                  2,                                2,
-                                  2,                                kEnds};
+  const std::vector<int> sizes = {static_cast<int>(kDone.size()),
+                                  static_cast<int>(kDtypes.size()),
+                                  static_cast<int>(kWorlds.size()),
+                                  static_cast<int>(kSizes.size()),
+                                  2,
+                                  2,
+                                  2,
+                                  kEnds};
   constexpr uint32_t kSeed = 20240607;
   const char *full = std::getenv("TPFSDP_TEST_FULL");
   const bool is_full = full && std::string(full) == "1";

@@ -95,7 +95,8 @@ TEST(CountsOnce, TheStartComparesOnceAndTheMemoryIsWhatTheFormulaSays) {
     API(tpfsdp_root_prepare, model.root());
     EXPECT_EQ(take_counters(context).all_gathers, 0);
     const tpfsdp_memory_info memory = api::memory(model.root());
-    // Weight at 0, bias at the next 64-byte bound: 100 bytes -> 128 + 20 in full; rank 0 has 60 -> 64 + 12 in its shard.
+    // Weight at 0, bias at the next 64-byte bound: 100 bytes -> 128 + 20 in full; rank 0 has 60 -> 64 + 12 in its
+    // shard.
     const int64_t full = 128 + 20, shard = 64 + (rank == 0 ? 12 : 8);
     EXPECT_EQ(memory.slot_count, 3);
     EXPECT_EQ(memory.grad_slot_count, 3);

@@ -12,7 +12,8 @@ using testing::AllOf;
 
 // root { a { w, b } }, built by rank; `differ` changes rank 1's before it is sharded.
 struct Model {
-  Model(tpfsdp_context *context, int32_t rank, tpfsdp_init_mode init = TPFSDP_INIT_DEFAULT) : tree(context), rank_(rank) {
+  Model(tpfsdp_context *context, int32_t rank, tpfsdp_init_mode init = TPFSDP_INIT_DEFAULT)
+      : tree(context), rank_(rank) {
     options.init = init;
     a = tree.child(tree.root, "a");
   }
@@ -89,7 +90,8 @@ TEST(Digest, ShapeDtypeAndName) {
       dtype.add("w", {2}, 1);
     }
     dtype.shard();
-    dtype.expect_mismatch({"rank 0 has parameter a.w of unit a: f32 (2)", "rank 1 has parameter a.w of unit a: f64 (2)"});
+    dtype.expect_mismatch(
+        {"rank 0 has parameter a.w of unit a: f32 (2)", "rank 1 has parameter a.w of unit a: f64 (2)"});
     dtype.reset();
 
     Model name(context, rank);
@@ -202,11 +204,11 @@ TEST(Digest, B059_UnfrozenOnOneRankOnly) {
     const api::Error error = caught([&] { model.step(1); });
     EXPECT_EQ(error.status, TPFSDP_ERR_MISMATCH) << error.what();
     EXPECT_THAT(error.what(), AllOf(HasSubstr("b0"), HasSubstr("rank 0"), HasSubstr("rank 1")));
+    model.reset();
     if (rank == 1) {
       API(tpfsdp_param_set_requires_grad, model.weight(1), 0);
       model.layers[1].weight_trains = false;
     }
-    model.reset();
     model.step(1);
     model.expect_idle();
   });

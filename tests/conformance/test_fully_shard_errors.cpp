@@ -85,7 +85,8 @@ TEST(FullyShardErrors, invalid_mesh_ndim) {
           static_cast<int64_t>(names.size()), &mesh);
       return api::Owned<tpfsdp_mesh>(mesh);
     };
-    const auto cube = mesh_of({2, 2, 1}, {"a", "b", "c"}), unnamed = mesh_of({2, 2}, {}), plane = mesh_of({2, 2}, {"dp", "tp"});
+    const auto cube = mesh_of({2, 2, 1}, {"a", "b", "c"}), unnamed = mesh_of({2, 2}, {}),
+               plane = mesh_of({2, 2}, {"dp", "tp"});
     api::Tree tree(context);
     tpfsdp_param *w = tree.param<float>(tree.root, "w", TPFSDP_DTYPE_F32, {3}, {1, 2, 3});
     EXPECT_THAT(caught([&] { tree.shard({tree.root}, TPFSDP_RESHARD_AUTO, plain(), cube.get()); }).what(),
@@ -111,7 +112,8 @@ TEST(FullyShardErrors, raise_scalar_parameter) {
     tpfsdp_param *scale = tree.param<float>(a, "scale", TPFSDP_DTYPE_F32, {}, {3});
     const api::Error error = caught([&] { tree.shard({tree.root}); });
     EXPECT_EQ(error.status, TPFSDP_ERR_INVALID_ARGUMENT);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("parameter a.scale"), HasSubstr("1-D with one element"), HasSubstr("ignore")));
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("parameter a.scale"), HasSubstr("1-D with one element"), HasSubstr("ignore")));
     expect_untouched({a, tree.root}, {w, scale});
     tpfsdp_fully_shard_options options = plain();
     options.ignored_params = &scale;
@@ -262,7 +264,8 @@ TEST(FullyShardErrors, ComputingWithAShardedParameterIsRefused) {
     chain::Chain model(context, 0, {.blocks = 1});
     const api::Error error = caught([&] { api::face(model.weight(1), TPFSDP_FACE_FULL); });
     EXPECT_EQ(error.status, TPFSDP_ERR_STATE);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("parameter b0.weight is sharded"), HasSubstr("pre_forward"), HasSubstr("unshard")));
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("parameter b0.weight is sharded"), HasSubstr("pre_forward"), HasSubstr("unshard")));
     EXPECT_EQ(caught([&] { api::face(model.weight(1), TPFSDP_FACE_GRAD); }).status, TPFSDP_ERR_NOT_FOUND);
   });
 }
@@ -278,7 +281,8 @@ TEST(FullyShardErrors, OptionsOutOfRangeAreNamed) {
     EXPECT_EQ(caught([&] { tree.shard({tree.root}, TPFSDP_RESHARD_SIZE); }).status, TPFSDP_ERR_UNSUPPORTED);
     options = plain();
     options.reshard_after_forward.size = 2;
-    EXPECT_THAT(caught([&] { tree.shard({tree.root}, TPFSDP_RESHARD_ALWAYS, options); }).what(), HasSubstr("size is 2"));
+    EXPECT_THAT(caught([&] { tree.shard({tree.root}, TPFSDP_RESHARD_ALWAYS, options); }).what(),
+                HasSubstr("size is 2"));
     expect_untouched({tree.root}, {w});
     tree.shard({tree.root});
   });

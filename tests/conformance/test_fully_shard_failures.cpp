@@ -9,6 +9,7 @@ namespace {
 
 using chain::caught;
 using chain::HasSubstr;
+using chain::Meeting;
 using chain::on_ranks;
 using chain::Values;
 using testing::AllOf;
@@ -47,6 +48,7 @@ class FailsAt : public testing::TestWithParam<Failing> {};
 TEST_P(FailsAt, TheStepIsRepairedOnEveryRank) {
   const Failing failing = GetParam();
   Values after;
+  Meeting meeting(failing.world);
   on_ranks(failing.world, [&](tpfsdp_context *context, int32_t rank) {
     chain::Chain model(context, rank);
     model.step(0);
@@ -66,6 +68,7 @@ TEST_P(FailsAt, TheStepIsRepairedOnEveryRank) {
     }
     EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::milliseconds(chain::kPatienceMs / 2));
     model.at = [](const std::string &) {};
+    meeting.arrive_and_wait();  // who resets first is heard of, too
     model.reset();
     model.expect_idle();
     expect_no_gradients(model);
@@ -80,11 +83,13 @@ TEST_P(FailsAt, TheStepIsRepairedOnEveryRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Points, FailsAt,
-                         testing::Values(Failing{"forward b0", 2}, Failing{"in forward b1", 3}, Failing{"forward b2", 2},
-                                         Failing{"backward b2", 3}, Failing{"in backward b1", 2},
-                                         Failing{"in backward b0", 3}, Failing{"end", 2}, Failing{"end", 3}),
+                         testing::Values(Failing{"forward b0", 2}, Failing{"in forward b1", 3},
+                                         Failing{"forward b2", 2}, Failing{"backward b2", 3},
+                                         Failing{"in backward b1", 2}, Failing{"in backward b0", 3}, Failing{"end", 2},
+                                         Failing{"end", 3}),
                          [](const auto &tested) {
-                           std::string name = tested.param.point + std::string(" of ") + std::to_string(tested.param.world);
+                           std::string name =
+                               tested.param.point + std::string(" of ") + std::to_string(tested.param.world);
                            std::replace(name.begin(), name.end(), ' ', '_');
                            return name;
                          });
@@ -100,12 +105,15 @@ TEST(Failures, BeforeTheFirstStep) {
     model.reset();
     for (int i = 0; i < 2; ++i) model.step(i);
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(2, 2));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 2));
+    }
   });
 }
 
 TEST(Failures, TwoRanksAtOnce) {
-  on_ranks(4, [](tpfsdp_context *context, int32_t rank) {
+  Meeting meeting(4);
+  on_ranks(4, [&](tpfsdp_context *context, int32_t rank) {
     chain::Chain model(context, rank);
     model.step(0);
     model.at = [&](const std::string &point) {
@@ -129,12 +137,15 @@ TEST(Failures, TwoRanksAtOnce) {
     model.reset();
     for (int i = 1; i < 4; ++i) model.step(i);
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(4, 4));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(4, 4));
+    }
   });
 }
 
 TEST(Failures, AgainAndAgainBeforeAnyStepSucceeds) {
-  on_ranks(3, [](tpfsdp_context *context, int32_t rank) {
+  Meeting meeting(3);
+  on_ranks(3, [&](tpfsdp_context *context, int32_t rank) {
     chain::Chain model(context, rank);
     const std::vector<std::string> points{"end", "forward b0", "in backward b2", "end", "backward b0"};
     for (size_t round = 0; round < points.size(); ++round) {
@@ -146,21 +157,26 @@ TEST(Failures, AgainAndAgainBeforeAnyStepSucceeds) {
         EXPECT_THROW(model.step(0), Stop);
         EXPECT_EQ(caught([&] { API(tpfsdp_root_fail, model.root(), "twice"); }).status, TPFSDP_ERR_STATE);
       } else {
-        expect_remote(caught([&] { model.step(0); }), static_cast<int32_t>(round % 3), "round " + std::to_string(round));
+        expect_remote(caught([&] { model.step(0); }), static_cast<int32_t>(round % 3),
+                      "round " + std::to_string(round));
       }
       model.at = [](const std::string &) {};
+      meeting.arrive_and_wait();
       model.reset();
     }
     model.reset();  // with nothing to repair
     for (int i = 0; i < 3; ++i) model.step(i);
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(3, 3));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(3, 3));
+    }
   });
 }
 
 // The rank that fails late has posted everything; only the window is left, and it must open nowhere.
 TEST(Failures, AfterTheLastCollectiveNoRankMayApplyTheStep) {
-  on_ranks(3, [](tpfsdp_context *context, int32_t rank) {
+  Meeting meeting(3);
+  on_ranks(3, [&](tpfsdp_context *context, int32_t rank) {
     chain::Chain model(context, rank);
     model.step(0);
     model.backward(model.forward(1));
@@ -171,10 +187,13 @@ TEST(Failures, AfterTheLastCollectiveNoRankMayApplyTheStep) {
       expect_remote(caught([&] { model.end(); }), 2, "loss is not finite");
       EXPECT_EQ(caught([&] { model.end(); }).status, TPFSDP_ERR_STATE);
     }
+    meeting.arrive_and_wait();
     model.reset();
     for (int i = 1; i < 3; ++i) model.step(i);
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(3, 3));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(3, 3));
+    }
   });
 }
 
@@ -191,7 +210,9 @@ TEST(Failures, reset_iter_state_after_exception) {
     model.expect_idle();
     for (int i = 0; i < 2; ++i) model.step(i);
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(2, 2));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 2));
+    }
   });
 }
 

@@ -11,7 +11,9 @@ using chain::Values;
 // One parameter w of ones in a unit of its own, whose gradient the test writes.
 struct Single {
   explicit Single(tpfsdp_context *context, int64_t rows = 4, tpfsdp_reshard_kind reshard = TPFSDP_RESHARD_AUTO)
-      : tree(context), w(tree.param(tree.root, "w", TPFSDP_DTYPE_F32, {rows}, Values(static_cast<size_t>(rows), 1))), rows_(rows) {
+      : tree(context),
+        w(tree.param(tree.root, "w", TPFSDP_DTYPE_F32, {rows}, Values(static_cast<size_t>(rows), 1))),
+        rows_(rows) {
     tree.shard({tree.root}, reshard);
   }
   void forward() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One tree over the two dimensions of a mesh: units of two groups, of which no rank is in all. Failures reach every rank,
-// and a reset goes out on all groups at once.
+// One tree over the two dimensions of a mesh: units of two groups, of which no rank is in all. Failures reach every
+// rank, and a reset goes out on all groups at once.
 #include "support/chain.hpp"
 
 namespace {

@@ -22,7 +22,7 @@ struct Lender {
   static tpfsdp_status call(void *user, const tpfsdp_memory_args *args) {
     auto &self = *static_cast<Lender *>(user);
     tpfsdp_param_info info = TPFSDP_INIT(tpfsdp_param_info);
-    if (tpfsdp_param_get_info(args->param, &info, nullptr) != TPFSDP_OK) return -1;  // an info may be asked
+    if (tpfsdp_param_get_info(args->param, &info, nullptr) != TPFSDP_OK) return -1;             // an info may be asked
     if (tpfsdp_param_set_requires_grad(args->param, 1, nullptr) != TPFSDP_ERR_BUSY) return -2;  // nothing else
     EXPECT_EQ(args->device_type, TPFSDP_DEVICE_CPU);
     EXPECT_GT(args->size_bytes, 0);
@@ -52,7 +52,8 @@ struct Lender {
 
 // A chain whose units all live in the lender's memory; each fully_shard keeps a copy of the record.
 struct Lent {
-  Lent(tpfsdp_context *context, int32_t rank, Lender &lender, int64_t blocks = 3) : memory(lender.callback()), model(context, rank, shape(blocks)) {}
+  Lent(tpfsdp_context *context, int32_t rank, Lender &lender, int64_t blocks = 3)
+      : memory(lender.callback()), model(context, rank, shape(blocks)) {}
   chain::Shape shape(int64_t blocks) {
     chain::Shape out{.blocks = blocks};
     out.options.host_memory = &memory;
@@ -74,7 +75,9 @@ TEST(HostStorage, StepsEqualThoseInLibraryMemory) {
         EXPECT_EQ(lender.acquired, 3 * 7 * 2);  // seven gathers a step, two parameters each
         EXPECT_EQ(lender.released, lender.acquired);
         const Values full = model.full();
-        if (rank == 0) EXPECT_EQ(full, chain::clean_run(world, 3));
+        if (rank == 0) {
+          EXPECT_EQ(full, chain::clean_run(world, 3));
+        }
         const tpfsdp_memory_info memory = api::memory(model.root());
         EXPECT_EQ(memory.slot_count, 0);
         EXPECT_EQ(memory.slot_bytes + memory.host_bytes, 0);
@@ -152,14 +155,17 @@ TEST(HostStorage, ARefusedRequestIsRolledBackAndTold) {
         EXPECT_EQ(error.status, TPFSDP_ERR_REMOTE);
         EXPECT_EQ(error.rank, 1);
       }
-      EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("memory callback"), HasSubstr("status -12"), HasSubstr("bytes for ")));
+      EXPECT_THAT(error.what(),
+                  testing::AllOf(HasSubstr("memory callback"), HasSubstr("status -12"), HasSubstr("bytes for ")));
       model.reset();
       EXPECT_TRUE(lender.lent.empty());
       EXPECT_EQ(lender.acquired, lender.released);
       model.expect_idle();
       for (int i = 1; i < 3; ++i) model.step(i);
       const Values full = model.full();
-      if (rank == 0) EXPECT_EQ(full, chain::clean_run(2, 3));
+      if (rank == 0) {
+        EXPECT_EQ(full, chain::clean_run(2, 3));
+      }
     });
   }
 }

@@ -280,7 +280,8 @@ TEST(Init, unshard_no_param_group) {
     API(tpfsdp_work_wait, work, nullptr);
     API(tpfsdp_work_wait, work, nullptr);
     tpfsdp_unit *unit = nullptr;
-    EXPECT_EQ(chain::caught([&] { API(tpfsdp_fsdp_module_get_unit, tree.root, 0, &unit); }).status, TPFSDP_ERR_NOT_FOUND);
+    EXPECT_EQ(chain::caught([&] { API(tpfsdp_fsdp_module_get_unit, tree.root, 0, &unit); }).status,
+              TPFSDP_ERR_NOT_FOUND);
   });
 }
 

@@ -64,7 +64,9 @@ void cancel_at(const std::string &point) {
     model.expect_idle();
     for (int i = 1; i < 4; ++i) model.step(i);
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(2, 4));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 4));
+    }
   });
 }
 
@@ -82,12 +84,15 @@ TEST(InterruptOf, TheComparisonAtTheStart) {
       meeting.arrive_and_wait();
     } else {
       meeting.arrive_and_wait();
-      EXPECT_EQ(caught([&] { API(tpfsdp_root_prepare, model.root()); }).status, TPFSDP_ERR_REMOTE);
+      // What rank 0 had posted before it was cancelled is there, so this rank may have compared.
+      EXPECT_EQ(caught([&] { model.step(0); }).status, TPFSDP_ERR_REMOTE);
     }
     model.reset();
     for (int i = 0; i < 2; ++i) model.step(i);
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(2, 2));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 2));
+    }
   });
 }
 
@@ -104,10 +109,10 @@ TEST(InterruptOf, TheWindowPostsNothingAndTheCallIsMadeAgain) {
         EXPECT_EQ(error.status, TPFSDP_ERR_CANCELLED) << error.what();
       }
       // The peer may be inside its window from now on: nothing of this tree may read shards or write them.
-      for (const auto &call : std::vector<std::function<void()>>{
-               [&] { API(tpfsdp_module_pre_forward, model.root()); },
-               [&] { API(tpfsdp_fsdp_module_unshard, model.block(0), nullptr); },
-               [&] { API(tpfsdp_shards_begin_write, model.root()); }}) {
+      for (const auto &call :
+           std::vector<std::function<void()>>{[&] { API(tpfsdp_module_pre_forward, model.root()); },
+                                              [&] { API(tpfsdp_fsdp_module_unshard, model.block(0), nullptr); },
+                                              [&] { API(tpfsdp_shards_begin_write, model.root()); }}) {
         const api::Error early = caught(call);
         EXPECT_EQ(early.status, TPFSDP_ERR_STATE) << early.what();
         EXPECT_THAT(early.what(), testing::AllOf(HasSubstr("end_backward"), HasSubstr("call it again")));
@@ -122,7 +127,9 @@ TEST(InterruptOf, TheWindowPostsNothingAndTheCallIsMadeAgain) {
     model.sgd();
     for (int i = 1; i < 3; ++i) model.step(i);
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(2, 3));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 3));
+    }
   });
 }
 
@@ -151,7 +158,9 @@ TEST(InterruptOf, BeginWritePostsNothingAndTheCallIsMadeAgain) {
     API(tpfsdp_fsdp_module_reshard, model.block(0));
     model.step(1);
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(2, 2));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 2));
+    }
   });
 }
 
@@ -174,7 +183,9 @@ TEST(InterruptOf, AResetGoesOnWhenItIsCalledAgain) {
     model.reset();
     for (int i = 1; i < 3; ++i) model.step(i);
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(2, 3));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 3));
+    }
   });
 }
 

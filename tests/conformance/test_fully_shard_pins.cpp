@@ -82,7 +82,9 @@ TEST(Pins, OfOneRankDoNotPartTheRanks) {
     EXPECT_EQ(chain::take_counters(context).all_gathers, 7);
     model.expect_idle();
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(2, 1));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 1));
+    }
   });
 }
 
@@ -134,7 +136,9 @@ TEST(Pins, AGatherIntoPinnedMemoryIsToldToTheRanks) {
     model.expect_idle();
     for (int i = 1; i < 3; ++i) model.step(i);
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(2, 3));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 3));
+    }
   });
 }
 
@@ -160,7 +164,9 @@ TEST(Pins, OutliveAFailedStep) {
     model.expect_idle();
     model.step(1);
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(2, 2, {.blocks = 2}));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 2, {.blocks = 2}));
+    }
   });
 }
 
@@ -254,7 +260,9 @@ TEST(Pins, AreTakenBackFromAnyThreadAtAnyTime) {
     model.expect_idle();
     model.step(1);
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(2, 2));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 2));
+    }
   });
 }
 

@@ -32,7 +32,8 @@ void add(tpfsdp_param *param, float value) {
 
 // One unit with one parameter of four ones, two rows on each of two ranks.
 struct One {
-  explicit One(tpfsdp_context *context) : tree(context), w(tree.param(tree.root, "w", TPFSDP_DTYPE_F32, {4}, Values(4, 1))) {
+  explicit One(tpfsdp_context *context)
+      : tree(context), w(tree.param(tree.root, "w", TPFSDP_DTYPE_F32, {4}, Values(4, 1))) {
     tree.shard({tree.root});
   }
   Values gradient() const { return api::values_of<float>(api::face(w, TPFSDP_FACE_GRAD)); }
@@ -79,7 +80,9 @@ TEST(Scopes, WhatNeedsItFullOutsideOutlivesThem) {
     chain::Chain model(context, rank, {.blocks = 1});
     tpfsdp_module *block = model.block(0);
     API(tpfsdp_fsdp_module_unshard, block, nullptr);  // before
-    { const auto scope = open({block}); }
+    {
+      const auto scope = open({block});
+    }
     EXPECT_TRUE(is_full(block));
     API(tpfsdp_fsdp_module_reshard, block);
     {
@@ -157,7 +160,9 @@ TEST(Segments, TrainLikeHooks) {
         model.layers[i].x = layer.x;
         model.layers[i].y = layer.y;
         API(tpfsdp_scope_close, scope.get());
-        if (i > 0) EXPECT_FALSE(is_full(module_of(i - 1)));
+        if (i > 0) {
+          EXPECT_FALSE(is_full(module_of(i - 1)));
+        }
       }
       for (size_t i = count; i-- > 0;) {
         const auto scope = open({module_of(i)}, false);
@@ -173,7 +178,9 @@ TEST(Segments, TrainLikeHooks) {
     EXPECT_EQ(counters.reduce_scatters, 3 * 4);
     EXPECT_EQ(counters.spare_slots, 0);
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(2, 3));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 3));
+    }
   });
 }
 
@@ -209,7 +216,7 @@ TEST(Segments, BuffersOverwriteAccumulateAndAddASecondTime) {
     const auto fill = [](float *data, float value) { std::fill_n(data, 4, value); };
     const auto ready = [&] { API(tpfsdp_param_grad_ready, model.w); };
     take_counters(context);
-    fill(buffer(false), 7);   // never committed
+    fill(buffer(false), 7);  // never committed
     fill(buffer(false), 1);
     ready();
     EXPECT_EQ(take_counters(context).copies, 0);
@@ -258,7 +265,10 @@ TEST(Segments, OutsideAScopeNothingIsTaken) {
     const api::Error error = caught([&] { add(model.w, 1.0f); });
     EXPECT_EQ(error.status, TPFSDP_ERR_STATE);
     EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("parameter w"), HasSubstr("inside a scope")));
-    { const auto scope = open({model.tree.root}); add(model.w, 1.0f); }
+    {
+      const auto scope = open({model.tree.root});
+      add(model.w, 1.0f);
+    }
     model.end();  // what was handed over counts, though the scope is closed
     EXPECT_EQ(model.gradient(), Values(4, 1));
     EXPECT_EQ(caught([&] { API(tpfsdp_grad_reduce, model.tree.module()); }).status, TPFSDP_ERR_STATE);

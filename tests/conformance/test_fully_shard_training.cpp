@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training steps in every order that hosts drive them: nested and repeated forwards, recomputation, evaluation, parts of
-// the tree alone, parameters that are tied, frozen or unused.
+// Training steps in every order that hosts drive them: nested and repeated forwards, recomputation, evaluation, parts
+// of the tree alone, parameters that are tied, frozen or unused.
 #include "support/chain.hpp"
 
 namespace {
@@ -13,7 +13,9 @@ using chain::Values;
 // One parameter w of ones in a unit of its own, whose gradient the test writes.
 struct Single {
   explicit Single(tpfsdp_context *context, int64_t rows = 4, tpfsdp_reshard_kind reshard = TPFSDP_RESHARD_AUTO)
-      : tree(context), w(tree.param(tree.root, "w", TPFSDP_DTYPE_F32, {rows}, Values(static_cast<size_t>(rows), 1))), rows_(rows) {
+      : tree(context),
+        w(tree.param(tree.root, "w", TPFSDP_DTYPE_F32, {rows}, Values(static_cast<size_t>(rows), 1))),
+        rows_(rows) {
     tree.shard({tree.root}, reshard);
   }
   void forward() {
@@ -47,9 +49,11 @@ struct Single {
 
 TEST(Training, train_parity_multi_group) {
   for (const int32_t world : {1, 2, 3, 4}) {
-    const Values always = chain::clean_run(world, 3, {.reshard = TPFSDP_RESHARD_ALWAYS, .root_reshard = TPFSDP_RESHARD_ALWAYS});
+    const Values always =
+        chain::clean_run(world, 3, {.reshard = TPFSDP_RESHARD_ALWAYS, .root_reshard = TPFSDP_RESHARD_ALWAYS});
     EXPECT_EQ(always, chain::clean_run(world, 3));
-    EXPECT_EQ(always, chain::clean_run(world, 3, {.reshard = TPFSDP_RESHARD_NEVER, .root_reshard = TPFSDP_RESHARD_NEVER}));
+    EXPECT_EQ(always,
+              chain::clean_run(world, 3, {.reshard = TPFSDP_RESHARD_NEVER, .root_reshard = TPFSDP_RESHARD_NEVER}));
   }
 }
 
@@ -97,66 +101,74 @@ TEST(Training, non_root_forward_backward) {
     // All ranks gave it the same input, so nothing else was changed: the next step is that of a run without it.
     model.step(1);
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(2, 2, {.blocks = 2}));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 2, {.blocks = 2}));
+    }
   });
 }
 
 TEST(Training, B045_TwoForwardsThenTwoBackwards) {
   for (const int32_t world : {1, 2, 3}) {
-    on_ranks(world, [](tpfsdp_context *context, int32_t) {
-      Single model(context, 4, TPFSDP_RESHARD_ALWAYS);
-      API(tpfsdp_root_prepare, model.tree.root);
-      take_events(context);
-      model.forward();  // y = w * 1
-      model.forward();  // y = w * 2
-      model.backward(1);
-      EXPECT_EQ(model.state(), TPFSDP_SHARDED_SHARDED);
-      model.backward(2);
-      model.end();
-      EXPECT_EQ(model.gradient(), model.local(3));
-      EXPECT_EQ(model.state(), TPFSDP_SHARDED_SHARDED);
-      const auto events = take_events(context);
-      EXPECT_EQ(chain::count_lines(events, "UNSHARD "), 4);
-      EXPECT_EQ(chain::count_lines(events, "RESHARD "), 4);
-    }, 200);
+    on_ranks(
+        world,
+        [](tpfsdp_context *context, int32_t) {
+          Single model(context, 4, TPFSDP_RESHARD_ALWAYS);
+          API(tpfsdp_root_prepare, model.tree.root);
+          take_events(context);
+          model.forward();  // y = w * 1
+          model.forward();  // y = w * 2
+          model.backward(1);
+          EXPECT_EQ(model.state(), TPFSDP_SHARDED_SHARDED);
+          model.backward(2);
+          model.end();
+          EXPECT_EQ(model.gradient(), model.local(3));
+          EXPECT_EQ(model.state(), TPFSDP_SHARDED_SHARDED);
+          const auto events = take_events(context);
+          EXPECT_EQ(chain::count_lines(events, "UNSHARD "), 4);
+          EXPECT_EQ(chain::count_lines(events, "RESHARD "), 4);
+        },
+        200);
   }
 }
 
 TEST(Training, B046_AModuleUsedTwiceWithRecomputation) {
-  on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
-    api::Tree tree(context);
-    tpfsdp_module *shared = tree.child(tree.root, "u");
-    tpfsdp_param *w = tree.param(shared, "w", TPFSDP_DTYPE_F32, {3}, Values(3, 1));
-    tree.shard({shared}, TPFSDP_RESHARD_ALWAYS);
-    tree.shard({tree.root});
-    API(tpfsdp_root_prepare, tree.root);
-    take_events(context);
-    API(tpfsdp_module_pre_forward, tree.root);
-    for (int use = 0; use < 2; ++use) {
-      API(tpfsdp_module_pre_forward, shared);
-      API(tpfsdp_module_post_forward, shared);
-    }
-    API(tpfsdp_module_post_forward, tree.root);
-    API(tpfsdp_module_pre_backward, tree.root);
-    for (int use = 2; use > 0; --use) {
-      API(tpfsdp_module_pre_backward, shared);
-      API(tpfsdp_module_pre_forward, shared);  // recomputed
-      EXPECT_EQ(api::values_of<float>(api::face(w, TPFSDP_FACE_FULL)), Values(3, 1));
-      API(tpfsdp_module_post_forward, shared);
-      tpfsdp_view buffer{};
-      API(tpfsdp_param_get_grad_buffer, w, 0, &buffer);
-      for (int i = 0; i < 3; ++i) static_cast<float *>(buffer.data)[i] = static_cast<float>(use + 2 * rank);
-      API(tpfsdp_param_grad_ready, w);
-      API(tpfsdp_module_post_backward, shared);
-    }
-    API(tpfsdp_module_end_backward, tree.root);
-    // Means over the ranks: (2 + 4) / 2 of the second use, (1 + 3) / 2 of the first.
-    EXPECT_EQ(api::values_of<float>(api::face(w, TPFSDP_FACE_GRAD)), Values(rank == 0 ? 2 : 1, 5));
-    EXPECT_EQ(api::unit_info(shared).sharded_state, TPFSDP_SHARDED_SHARDED);
-    const auto events = take_events(context);
-    EXPECT_EQ(chain::count_lines(events, "UNSHARD u"), 4);
-    EXPECT_EQ(chain::count_lines(events, "RESHARD u"), 4);
-  }, 200);
+  on_ranks(
+      2,
+      [](tpfsdp_context *context, int32_t rank) {
+        api::Tree tree(context);
+        tpfsdp_module *shared = tree.child(tree.root, "u");
+        tpfsdp_param *w = tree.param(shared, "w", TPFSDP_DTYPE_F32, {3}, Values(3, 1));
+        tree.shard({shared}, TPFSDP_RESHARD_ALWAYS);
+        tree.shard({tree.root});
+        API(tpfsdp_root_prepare, tree.root);
+        take_events(context);
+        API(tpfsdp_module_pre_forward, tree.root);
+        for (int use = 0; use < 2; ++use) {
+          API(tpfsdp_module_pre_forward, shared);
+          API(tpfsdp_module_post_forward, shared);
+        }
+        API(tpfsdp_module_post_forward, tree.root);
+        API(tpfsdp_module_pre_backward, tree.root);
+        for (int use = 2; use > 0; --use) {
+          API(tpfsdp_module_pre_backward, shared);
+          API(tpfsdp_module_pre_forward, shared);  // recomputed
+          EXPECT_EQ(api::values_of<float>(api::face(w, TPFSDP_FACE_FULL)), Values(3, 1));
+          API(tpfsdp_module_post_forward, shared);
+          tpfsdp_view buffer{};
+          API(tpfsdp_param_get_grad_buffer, w, 0, &buffer);
+          for (int i = 0; i < 3; ++i) static_cast<float *>(buffer.data)[i] = static_cast<float>(use + 2 * rank);
+          API(tpfsdp_param_grad_ready, w);
+          API(tpfsdp_module_post_backward, shared);
+        }
+        API(tpfsdp_module_end_backward, tree.root);
+        // Means over the ranks: (2 + 4) / 2 of the second use, (1 + 3) / 2 of the first.
+        EXPECT_EQ(api::values_of<float>(api::face(w, TPFSDP_FACE_GRAD)), Values(rank == 0 ? 2 : 1, 5));
+        EXPECT_EQ(api::unit_info(shared).sharded_state, TPFSDP_SHARDED_SHARDED);
+        const auto events = take_events(context);
+        EXPECT_EQ(chain::count_lines(events, "UNSHARD u"), 4);
+        EXPECT_EQ(chain::count_lines(events, "RESHARD u"), 4);
+      },
+      200);
 }
 
 TEST(Training, B047_RecomputationPrefetchesNothingForward) {
@@ -175,7 +187,9 @@ TEST(Training, B047_RecomputationPrefetchesNothingForward) {
     model.step(1);
     EXPECT_EQ(take_counters(context).all_gathers, 5);  // root, 2 forward, 2 backward
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(2, 2, {.blocks = 2}));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 2, {.blocks = 2}));
+    }
   });
 }
 
@@ -198,7 +212,9 @@ TEST(Training, B048_EvaluationLeavesNoPrefetchBehind) {
     EXPECT_EQ(counters.all_gathers, 7);
     EXPECT_EQ(counters.prefetch_hits, 3);
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(2, 2));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 2));
+    }
   });
 }
 

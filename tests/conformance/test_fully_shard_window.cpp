@@ -128,7 +128,9 @@ TEST(Window, InsideAStepItDoesNotOpen) {
     EXPECT_EQ(refused, 13);
     model.at = [](const std::string &) {};
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(2, 2));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 2));
+    }
   });
 }
 
@@ -170,7 +172,9 @@ TEST(Window, AUnitLeftFullAtTheEndOfBackwardIsGatheredAnew) {
     EXPECT_EQ(api::unit_info(model.block(1)).sharded_state, TPFSDP_SHARDED_UNSHARDED);
     model.step(2);
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(2, 3));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 3));
+    }
   });
 }
 
@@ -192,8 +196,9 @@ TEST(Window, SetTensorOpensOneForItself) {
     };
     const api::Error error = caught([&] { set(wrong); });
     EXPECT_EQ(error.status, TPFSDP_ERR_INVALID_ARGUMENT);
-    EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("b0.weight"), HasSubstr("rank " + std::to_string(rank) + " of 2"),
-                                             HasSubstr("(" + std::to_string(local) + ", 5)")));
+    EXPECT_THAT(error.what(),
+                testing::AllOf(HasSubstr("b0.weight"), HasSubstr("rank " + std::to_string(rank) + " of 2"),
+                               HasSubstr("(" + std::to_string(local) + ", 5)")));
     EXPECT_EQ(version(model.root()), before);
     set(shape);
     EXPECT_EQ(version(model.root()), before + 1);
@@ -228,7 +233,9 @@ TEST(Window, AGradReducedCallbackMayWriteItsShard) {
       API(tpfsdp_module_zero_grad, model.root(), 1);
     }
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(2, 3));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 3));
+    }
   });
 }
 

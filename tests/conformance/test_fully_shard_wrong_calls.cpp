@@ -35,15 +35,20 @@ void expect_told_and_repaired(const Wrong &wrong) {
     model.expect_idle();
     for (int i = 1; i < 4; ++i) model.step(i);
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(2, 4));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 4));
+    }
   });
 }
 
 TEST(WrongCalls, OfOneRankEndTheStepOnAll) {
   const std::vector<Wrong> calls{
-      {"post_forward alone", "without pre_forward", [](chain::Chain &m) { API(tpfsdp_module_post_forward, m.block(0)); }},
-      {"post_backward alone", "outside a backward", [](chain::Chain &m) { API(tpfsdp_module_post_backward, m.block(0)); }},
-      {"end_backward of a block", "end_backward is for the root", [](chain::Chain &m) { API(tpfsdp_module_end_backward, m.block(1)); }},
+      {"post_forward alone", "without pre_forward",
+       [](chain::Chain &m) { API(tpfsdp_module_post_forward, m.block(0)); }},
+      {"post_backward alone", "outside a backward",
+       [](chain::Chain &m) { API(tpfsdp_module_post_backward, m.block(0)); }},
+      {"end_backward of a block", "end_backward is for the root",
+       [](chain::Chain &m) { API(tpfsdp_module_end_backward, m.block(1)); }},
       {"a gather in a window", "inside a write window",
        [](chain::Chain &m) {
          API(tpfsdp_shards_begin_write, m.root());
@@ -92,7 +97,9 @@ TEST(WrongCalls, OfOneRankEndTheStepOnAll) {
     model.reset();
     for (int i = 1; i < 3; ++i) model.step(i);
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(2, 3));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 3));
+    }
   });
 }
 
@@ -111,7 +118,9 @@ TEST(WrongCalls, BackwardBeforeAnyForwardIsTold) {
     model.reset();
     for (int i = 0; i < 2; ++i) model.step(i);
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(2, 2));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 2));
+    }
   });
 }
 
@@ -124,7 +133,8 @@ TEST(WrongCalls, B051_AViewWithoutPreBackwardIsRefused) {
     tpfsdp_view buffer{};
     const api::Error error = caught([&] { API(tpfsdp_param_get_grad_buffer, model.weight(3), 0, &buffer); });
     EXPECT_EQ(error.status, TPFSDP_ERR_STATE);
-    EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("b2.weight"), HasSubstr("between pre_backward and post_backward of unit b2")));
+    EXPECT_THAT(error.what(),
+                testing::AllOf(HasSubstr("b2.weight"), HasSubstr("between pre_backward and post_backward of unit b2")));
     // Local refusals; nobody else has to know, and the step goes on.
     model.backward(y);
     const api::Error late = caught([&] { API(tpfsdp_param_grad_ready, model.weight(1)); });
@@ -132,7 +142,9 @@ TEST(WrongCalls, B051_AViewWithoutPreBackwardIsRefused) {
     model.end();
     model.sgd();
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(2, 1));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 1));
+    }
   });
 }
 
@@ -189,7 +201,9 @@ TEST(CallbackFailures, GradReduced) {
     model.reset();
     for (int i = 1; i < 4; ++i) model.step(i);
     const Values full = model.full();
-    if (rank == 0) EXPECT_EQ(full, chain::clean_run(2, 4));
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 4));
+    }
     API(tpfsdp_param_set_grad_reduced_callback, model.weight(2), nullptr);
   });
 }

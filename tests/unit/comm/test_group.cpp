@@ -5,6 +5,7 @@
 #include "comm/exchange.hpp"
 #include "comm/region.hpp"
 #include "comm/run_ranks.hpp"
+#include "tensor/dtype.hpp"
 #include "unit/comm/allocations.hpp"
 
 #include <gtest/gtest.h>
@@ -12,11 +13,23 @@
 
 #include <atomic>
 #include <barrier>
+#include <thread>
 
 namespace tpfsdp {
 namespace {
 
 Ref<Group> group_of(const Ref<Context> &context) { return Ref<Group>(&context->group()); }
+
+tpfsdp_view view_of(void *data, tpfsdp_dtype dtype, const int64_t &count) {
+  tpfsdp_view view{};
+  view.data = data;
+  view.size_bytes = dtype_bytes(dtype, count);
+  view.shape = &count;
+  view.ndim = 1;
+  view.dtype = dtype;
+  view.device_type = TPFSDP_DEVICE_CPU;
+  return view;
+}
 
 TEST(CollectiveLog, KeepsTheLastAndTheirStates) {
   CollectiveLog log;
@@ -49,13 +62,7 @@ TEST(Group, DumpSaysWhoIsBehindAndWhere) {
     barrier(group);
     float value = 1;
     const int64_t one = 1;
-    tpfsdp_view view{};
-    view.data = &value;
-    view.size_bytes = 4;
-    view.shape = &one;
-    view.ndim = 1;
-    view.dtype = TPFSDP_DTYPE_F32;
-    view.device_type = TPFSDP_DEVICE_CPU;
+    const tpfsdp_view view = view_of(&value, TPFSDP_DTYPE_F32, one);
     Ref<Work> work;
     if (rank != 1) work = all_reduce(group, view, view, TPFSDP_REDUCE_SUM, true);
     seen.arrive_and_wait();
@@ -72,6 +79,7 @@ TEST(Group, DumpSaysWhoIsBehindAndWhere) {
       EXPECT_EQ(dump["collectives"][1]["dtype"], "f32");
       ASSERT_EQ(dump["peers"].size(), 3u);
       EXPECT_EQ(dump["peers"][1]["posted"], 1);
+      EXPECT_EQ(dump["peers"][1]["operation"], "barrier");
       EXPECT_EQ(dump["peers"][2]["posted"], 2);
       EXPECT_EQ(dump["peers"][2]["life"], "alive");
       ASSERT_EQ(dump["behind"].size(), 1u);
@@ -116,15 +124,8 @@ TEST(Group, OfOneMovesNothingAndCountsNothing) {
   const std::vector<int32_t> input = {7, -8, 9};
   std::vector<int32_t> output(3);
   const int64_t count = 3;
-  tpfsdp_view in{};
-  in.data = const_cast<int32_t *>(input.data());
-  in.size_bytes = 12;
-  in.shape = &count;
-  in.ndim = 1;
-  in.dtype = TPFSDP_DTYPE_I32;
-  in.device_type = TPFSDP_DEVICE_CPU;
-  tpfsdp_view out = in;
-  out.data = output.data();
+  const tpfsdp_view in = view_of(const_cast<int32_t *>(input.data()), TPFSDP_DTYPE_I32, count);
+  const tpfsdp_view out = view_of(output.data(), TPFSDP_DTYPE_I32, count);
   EXPECT_EQ(all_reduce(group, in, out, TPFSDP_REDUCE_AVG, false).get(), nullptr);
   EXPECT_EQ(output, input);
   output.assign(3, 0);
@@ -145,6 +146,74 @@ TEST(Group, OfOneMovesNothingAndCountsNothing) {
     EXPECT_EQ(failure.status(), TPFSDP_ERR_ABORTED);
     EXPECT_EQ(failure.detail()->cause->status, TPFSDP_ERR_ABORTED);
   }
+}
+
+TEST(Group, TypesSmallerThanAByteMoveWhole) {
+  run_ranks(2, {}, [](int32_t rank, int32_t, const Ref<Context> &context) {
+    const Ref<Group> group = group_of(context);
+    const int64_t four = 4, eight = 8, bytes = 2, all_bytes = 4;
+    uint8_t mine[2] = {static_cast<uint8_t>(0x10 + rank), 0x5a}, all[4] = {};
+    all_gather(group, view_of(mine, TPFSDP_DTYPE_F4_E2M1FN, four), view_of(all, TPFSDP_DTYPE_F4_E2M1FN, eight), {},
+               false);
+    EXPECT_EQ(std::vector<uint8_t>(all, all + 4), (std::vector<uint8_t>{0x10, 0x5a, 0x11, 0x5a}));
+    EXPECT_EQ(context->rank().recorder().counters.wire_bytes, 2);
+    // As many bytes of another type are not the same thing.
+    try {
+      if (rank == 0) {
+        all_gather(group, view_of(mine, TPFSDP_DTYPE_F4_E2M1FN, four), view_of(all, TPFSDP_DTYPE_F4_E2M1FN, eight), {},
+                   false);
+      } else {
+        all_gather(group, view_of(mine, TPFSDP_DTYPE_U8, bytes), view_of(all, TPFSDP_DTYPE_U8, all_bytes), {}, false);
+      }
+      ADD_FAILURE() << "nothing was refused";
+    } catch (const Failure &failure) {
+      EXPECT_EQ(failure.status(), TPFSDP_ERR_MISMATCH);
+    }
+    group->reset();
+  });
+}
+
+TEST(Group, DumpMayComeFromAnyThreadAtAnyTime) {
+  std::atomic<bool> is_over{false};
+  std::atomic<Group *> shown{nullptr};
+  std::thread watchdog([&] {
+    int dumps = 0;
+    while (!is_over || dumps == 0) {
+      if (Group *group = shown) {
+        EXPECT_EQ(nlohmann::json::parse(group->dump())["peers"].size(), 2u);
+        ++dumps;
+      }
+      if (is_over && !shown) break;
+    }
+    EXPECT_GT(dumps, 0);
+    shown = nullptr;
+  });
+  run_ranks(2, {}, [&](int32_t rank, int32_t, const Ref<Context> &context) {
+    if (rank == 0) shown = &context->group();
+    for (int i = 0; i < 300; ++i) barrier(group_of(context));
+    is_over = true;
+    while (rank == 0 && shown) std::this_thread::yield();
+  });
+  watchdog.join();
+}
+
+TEST(Group, WorkThatFailedUnseenDoesNotSpoilTheShutdown) {
+  run_ranks(2, {}, [](int32_t rank, int32_t, const Ref<Context> &context) {
+    const Ref<Group> group = Group::split(group_of(context), 0, 0, "part");
+    float value = 1, other = 2;
+    const int64_t one = 1;
+    const tpfsdp_reduce_op op = rank == 0 ? TPFSDP_REDUCE_MIN : TPFSDP_REDUCE_MAX;
+    const Ref<Work> work =
+        all_reduce(group, view_of(&value, TPFSDP_DTYPE_F32, one), view_of(&other, TPFSDP_DTYPE_F32, one), op, true);
+    group->shutdown();
+    try {
+      work->wait(false);
+      ADD_FAILURE() << "nothing was refused";
+    } catch (const Failure &failure) {
+      EXPECT_EQ(failure.status(), TPFSDP_ERR_MISMATCH);
+    }
+    EXPECT_EQ(other, 2);
+  });
 }
 
 TEST(Group, StepsOfTheEngineAllocateNothing) {

@@ -10,8 +10,9 @@
 namespace tpfsdp {
 namespace {
 
-const char *const kNames[] = {"RANK",     "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",
-                              "PMI_SIZE", "PMIX_RANK",  "PMIX_SIZE",            "SLURM_PROCID",         "SLURM_NTASKS"};
+const char *const kNames[] = {
+    "RANK",      "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE",
+    "PMIX_RANK", "PMIX_SIZE",  "SLURM_PROCID",         "SLURM_NTASKS"};
 
 class Launching : public testing::Test {
  protected:
@@ -114,7 +115,8 @@ TEST_F(Launching, ProcessesNeedABackendThatIsNotThere) {
   EXPECT_EQ(refused.status, TPFSDP_ERR_BACKEND_UNAVAILABLE);
   EXPECT_TRUE(contains(refused, "launched as rank 2 of 3")) << refused.text;
   EXPECT_TRUE(contains(refused, "run_ranks")) << refused.text;
-  EXPECT_TRUE(contains(refused, "threads (built in): refused, it cannot join ranks that are processes")) << refused.text;
+  EXPECT_TRUE(contains(refused, "threads (built in): refused, it cannot join ranks that are processes"))
+      << refused.text;
 }
 
 TEST_F(Launching, BadOptionsAreRefused) {

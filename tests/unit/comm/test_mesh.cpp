@@ -15,9 +15,8 @@ using Ranks = std::vector<int32_t>;
 
 template <class Body>
 void on(int32_t ranks, Body &&body) {
-  run_ranks(ranks, {}, [&](int32_t rank, int32_t, const Ref<Context> &context) {
-    body(rank, Ref<Group>(&context->group()));
-  });
+  run_ranks(ranks, {},
+            [&](int32_t rank, int32_t, const Ref<Context> &context) { body(rank, Ref<Group>(&context->group())); });
 }
 
 template <class Body>

@@ -4,11 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <pthread.h>
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <mutex>
-#include <pthread.h>
 #include <set>
 #include <thread>
 
