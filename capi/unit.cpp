@@ -23,7 +23,7 @@ tpfsdp_status tpfsdp_unit_get_info(tpfsdp_unit *unit, tpfsdp_unit_info *out_info
   return guard(error, [&] {
     Entry entry(Entry::Mode::kAsk);
     ParamGroup &u = entry.get<ParamGroup>(unit, "unit");
-    if (u.name.empty()) u.name = u.state.name();
+    if (!u.state.root) u.name = u.state.name();  // the tree may still grow above it
     tpfsdp_unit_info info{};
     info.param_count = static_cast<int32_t>(u.params.size());
     info.sharded_state = static_cast<int32_t>(u.sharded_state);

@@ -123,8 +123,10 @@ void fully_shard(const std::vector<Ref<Module>> &modules, Ref<Mesh> mesh, ShardO
     auto state = std::make_shared<State>();
     for (const Ref<Module> &module : modules) state->modules.push_back(module.get());
     state->reshard_kind = options.reshard;
-    if (!params.empty())
+    if (!params.empty()) {
       state->unit = make<ParamGroup>(*state, std::move(mesh), params, options.reshard, options.init, std::move(options.host_memory));
+      state->unit->name = state->name();  // until the root is settled
+    }
     commit(state, managed_modules(roots));
   } catch (const Failure &failure) {
     if (told->size() == 1) throw;

@@ -79,7 +79,6 @@ class ParamGroup final : public Object {
   Root &root() const;
   bool is_full() const { return sharded_state == ShardedState::kUnsharded; }
   bool is_in_use() const { return scopes > 0 || pins.load(std::memory_order_relaxed) > 0; }
-  const char *text_name() const { return name.c_str(); }
 
   // Layout of full values and gradients anew, after trainability changed.
   void lay_out();
@@ -100,7 +99,7 @@ class ParamGroup final : public Object {
   ShardPlaces shard_places;
 
   // ---- Set when the root is settled ----
-  std::string name;             // dotted, joined by ", " for several modules
+  std::string name;             // dotted, joined by ", " for several modules; there from the start
   const char *event_name = "";  // interned
   const char *reduce_detail = "";  // names of all trainable parameters
   int32_t number = -1;          // for messages of the transport

@@ -114,6 +114,7 @@ TEST(Scopes, WhatNeedsItFullOutsideOutlivesThem) {
     API(tpfsdp_module_post_forward, block);
     EXPECT_FALSE(is_full(block));
     API(tpfsdp_module_post_forward, model.root());
+    API(tpfsdp_module_pre_backward, model.root());
     model.end();
     model.expect_idle();
   });

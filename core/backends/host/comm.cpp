@@ -62,7 +62,8 @@ Comm::Comm(const tpfsdp_backend_services &lent, const Provider &how, std::shared
       more_ranks_than_cores(options.world_size > cores()),
       name(options.name),
       words(&layout.front().bell, &layout.front().sleepers, how.private_futex(), options.rank, scheduler),
-      inputs(static_cast<size_t>(options.world_size)) {}
+      inputs(static_cast<size_t>(options.world_size)),
+      alarm(new Alarm{layout, rank, world_size, name, words}) {}
 
 Outcome create(const tpfsdp_backend_services &services, const Provider &provider, tpfsdp_backend_call *call,
                const tpfsdp_backend_comm_options &options, Scheduler *scheduler, Comm **out_comm) {

@@ -7,12 +7,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include <tpfsdp/backend.h>
 
+#include "alarm.hpp"
 #include "layout.hpp"
 #include "outcome.hpp"
 #include "provider.hpp"
@@ -52,6 +52,7 @@ struct Comm {
   uint64_t done = 0;    ///< equals the lane's word
   uint64_t read = 0;    ///< last sequence of which all records were seen; bounds what may be posted
   uint64_t step = 0;    ///< equals the lane's word
+  uint64_t decided = 0; ///< sequence whose verdict the running call has found to be OK, 0: none
   uint32_t epoch = 0;
   uint64_t half_reduced = 0;     ///< first sequence of an all-reduce whose second is not posted yet, 0: none
   uint64_t caller_exposed = 0;   ///< last sequence that shows peers the caller's own memory
@@ -63,10 +64,8 @@ struct Comm {
   std::vector<const void *> inputs;  ///< of a reduction, one a rank
   Patience patience;
 
-  std::mutex raising;            ///< comm_abort comes from any thread
-  bool raised = false;           ///< this rank has written its abort text
+  const std::shared_ptr<Alarm> alarm;
   std::atomic<bool> lost{false}; ///< this rank itself was declared lost
-  uint64_t violations = 0;       ///< of invariants, for tests
 
   Operation &operation(uint64_t sequence) { return operations[sequence % RECORDS]; }
   const Operation &operation(uint64_t sequence) const { return operations[sequence % RECORDS]; }

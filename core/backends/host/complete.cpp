@@ -7,6 +7,7 @@
 #include "failure.hpp"
 #include "invariant.hpp"
 #include "post.hpp"
+#include "progress.hpp"
 #include "run.hpp"
 #include "verdict.hpp"
 #include "withdrawal.hpp"
@@ -30,8 +31,7 @@ void finish(Comm &comm, uint64_t sequence, const Outcome &end) {
     operation.outcome = end;
     operation.ended = sequence;
   }
-  comm.done = sequence;
-  comm.words.publish(comm.lane().done, sequence, Point::DONE);
+  set_done(comm, sequence);
 }
 
 Outcome complete_next(Comm &comm, tpfsdp_backend_call *call, bool may_wait) {
@@ -50,7 +50,9 @@ Outcome complete_next(Comm &comm, tpfsdp_backend_call *call, bool may_wait) {
   end = verdict(comm, call, sequence);
   if (end.ok()) {
     bool consumed = true;
+    comm.decided = sequence;
     end = run(comm, call, sequence, &consumed);
+    comm.decided = 0;
     if (!consumed) return end;
   } else if (end.sticky()) {
     end = raise(comm, std::move(end));
@@ -94,9 +96,12 @@ Outcome wait_read(Comm &comm, tpfsdp_backend_call *call, uint64_t sequence, bool
   const bool remembered = comm.operation(sequence).post != Post::NONE && sequence + RECORDS > comm.posted;
   const uint64_t shown = remembered ? comm.operation(sequence).exposed_upto : sequence;
 #if defined(TPFSDP_MUTANT_DONE_NOT_AWAITED)
-  return {};
-#endif
+  Outcome end;
+#else
   Outcome end = await(comm, {Target::DONE, shown, true, call, may_wait});
+#endif
+  if (end.ok())
+    invariant(comm, [&] { return done_by_all(comm.layout, comm.rank, comm.world_size) >= shown; }, "GSLOT_FREE");
   if (end.failed() && end.status != TPFSDP_ERR_CANCELLED) withdraw(comm);
   return end;
 }

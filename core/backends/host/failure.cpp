@@ -8,6 +8,7 @@
 
 #include "invariant.hpp"
 #include "post.hpp"
+#include "progress.hpp"
 #include "text.hpp"
 #include "withdrawal.hpp"
 
@@ -20,9 +21,9 @@ constexpr int STATUS_SHIFT = 52;
 constexpr int RANK_SHIFT = 36;
 constexpr uint64_t SEQUENCE_MASK = (uint64_t{1} << RANK_SHIFT) - 1;
 
-uint64_t abort_word(const Comm &comm, const Outcome &cause) {
+uint64_t abort_word(int32_t raiser, const Outcome &cause) {
   const uint64_t sequence = cause.sequence < 0 ? 0 : static_cast<uint64_t>(cause.sequence);
-  return static_cast<uint64_t>(-cause.status) << STATUS_SHIFT | static_cast<uint64_t>(comm.rank + 1) << RANK_SHIFT |
+  return static_cast<uint64_t>(-cause.status) << STATUS_SHIFT | static_cast<uint64_t>(raiser + 1) << RANK_SHIFT |
          (sequence & SEQUENCE_MASK);
 }
 
@@ -35,39 +36,47 @@ void write_abort(Texts::Abort *target, const Outcome &cause) {
   target->text[length] = '\0';
 }
 
-}  // namespace
-
-Outcome raise(Comm &comm, Outcome cause) {
-  bool first = false;
-  {
-    const std::lock_guard<std::mutex> lock(comm.raising);
-    first = !std::exchange(comm.raised, true);
-    if (first) write_abort(&comm.layout.texts(comm.rank).of_abort, cause);
-  }
-  if (first) comm.words.claim(comm.layout.front().abort, abort_word(comm, cause));
-  Outcome ruling = sticky(comm, Look::LAST);
-  return ruling.ok() ? std::move(cause) : ruling;
-}
-
-Outcome sticky(const Comm &comm, Look look) {
-  const uint64_t word = comm.words.see(comm.layout.front().abort, look);
+Outcome sticky(const Alarm &alarm, Look look) {
+  const uint64_t word = alarm.words.see(alarm.layout.front().abort, look);
   if (word == 0) return {};
   const auto raiser = static_cast<int32_t>(word >> RANK_SHIFT & 0xffff) - 1;
-  if (raiser < 0 || raiser >= comm.world_size)
-    return Outcome::error(TPFSDP_ERR_INTERNAL, "comm '" + comm.name + "': the abort word is damaged");
-  const Texts::Abort &abort = comm.layout.texts(raiser).of_abort;
+  if (raiser < 0 || raiser >= alarm.world_size)
+    return Outcome::error(TPFSDP_ERR_INTERNAL, "comm '" + alarm.name + "': the abort word is damaged");
+  const Texts::Abort &abort = alarm.layout.texts(raiser).of_abort;
   Outcome outcome{abort.status, abort.rank, abort.sequence, {}};
   outcome.text.assign(abort.text, strnlen(abort.text, sizeof abort.text));
   return outcome;
 }
 
-Outcome violated(Comm &comm, const char *name) {
-  ++comm.violations;
-  return raise(comm, Outcome::error(TPFSDP_ERR_INTERNAL, comm.rank, comm.posted,
-                                    std::string("invariant ") + name + " does not hold on rank " +
-                                        std::to_string(comm.rank) + " of comm '" + comm.name +
-                                        "' at sequence " + std::to_string(comm.posted) +
-                                        "; this is a bug of the library, please report it"));
+Outcome raise(Alarm &alarm, Outcome cause) {
+  bool first = false;
+  {
+    const std::lock_guard<std::mutex> lock(alarm.mutex);
+    first = !std::exchange(alarm.raised, true);
+    if (first) write_abort(&alarm.layout.texts(alarm.rank).of_abort, cause);
+  }
+  if (first) alarm.words.claim(alarm.layout.front().abort, abort_word(alarm.rank, cause));
+  Outcome ruling = sticky(alarm, Look::LAST);
+  return ruling.ok() ? std::move(cause) : ruling;
+}
+
+}  // namespace
+
+Outcome raise(Comm &comm, Outcome cause) { return raise(*comm.alarm, std::move(cause)); }
+
+Outcome sticky(const Comm &comm, Look look) { return sticky(*comm.alarm, look); }
+
+Outcome violated(Alarm &alarm, uint64_t sequence, const char *name, const std::string &detail) {
+  ++alarm.violations;
+  return raise(alarm, Outcome::error(TPFSDP_ERR_INTERNAL, alarm.rank, sequence,
+                                     std::string("invariant ") + name + " does not hold on rank " +
+                                         std::to_string(alarm.rank) + " of comm '" + alarm.name + "' at sequence " +
+                                         std::to_string(sequence) + detail +
+                                         "; this is a bug of the library, please report it"));
+}
+
+Outcome violated(Comm &comm, const char *name, const std::string &detail) {
+  return violated(*comm.alarm, comm.posted, name, detail);
 }
 
 Outcome remote(const Comm &comm, tpfsdp_backend_call *call, int32_t rank, uint64_t sequence) {
@@ -103,8 +112,10 @@ Outcome peer_error(Comm &comm, tpfsdp_backend_call *call, Look look) {
 }
 
 void post_failure(Comm &comm, tpfsdp_status status, const char *message) {
-  if (last_post_unread(comm, Post::ERR) || last_post_unread(comm, Post::RESET)) return;
+  if (last_post_unread(comm, Post::RESET)) return;
   catch_up(comm);
+  // Also when collectives were posted behind the unread one.
+  if (comm.failed_at > comm.read) return;
   Record::Body body{};
   body.post = Post::ERR;
   body.unit = -1;
@@ -131,8 +142,7 @@ void give_up(Comm &comm) {
                                                  " was given up before it completed; reset on every rank, then go on");
     operation.outcome.sequence = static_cast<int64_t>(sequence);
   }
-  comm.done = comm.posted;
-  comm.words.publish(comm.lane().done, comm.done, Point::DONE);
+  set_done(comm, comm.posted);
 }
 
 }  // namespace tpfsdp::host

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies: all-gather by pieces, broadcast, and the second half of an all-reduce.
 #include <algorithm>
-#include <string>
 
+#include "invariant.hpp"
+#include "progress.hpp"
 #include "run.hpp"
-#include "text.hpp"
 
 namespace tpfsdp::host {
 
@@ -20,7 +20,7 @@ void copy(const Comm &comm, std::byte *target, const std::byte *source, int64_t 
 
 }  // namespace
 
-Outcome gather(Comm &comm, uint64_t sequence, Moving *moving) {
+Outcome gather(Comm &comm, tpfsdp_backend_call *call, uint64_t sequence, Moving *moving) {
   const tpfsdp_backend_op &op = comm.operation(sequence).op;
   const auto bytes_of = comm.services.dtype_bytes;
   for (int64_t i = 0; i < op.piece_count; ++i) {
@@ -28,38 +28,43 @@ Outcome gather(Comm &comm, uint64_t sequence, Moving *moving) {
     if (piece.count == 0) continue;
     const int64_t begin = bytes_of(op.dtype, piece.source_offset);
     const int64_t bytes = bytes_of(op.dtype, piece.count);
-    const bool travels = (comm.layout.record(piece.rank, sequence).body.flags & FLAG_INLINE) != 0;
     // The own part may lie in place already, also if it travels in the record.
     if (piece.rank == comm.rank && piece.target == static_cast<const std::byte *>(op.input) + begin) continue;
-    const std::byte *source = source_of(comm, piece.rank, sequence);
-    if (source == nullptr || (travels && begin + bytes > static_cast<int64_t>(INLINE_BYTES)))
-      return Outcome::error(TPFSDP_ERR_INVALID_ARGUMENT, comm.rank, sequence,
-                            "piece " + std::to_string(i) + " of the all-gather at sequence " +
-                                std::to_string(sequence) + " on comm '" + comm.name + "' wants more than rank " +
-                                std::to_string(piece.rank) + " gives");
-    copy(comm, static_cast<std::byte *>(piece.target), source + begin, bytes, moving);
+    const Part part{piece.rank, begin, bytes};
+    const std::byte *source = source_of(comm, sequence, part);
+    if (source == nullptr) return outside(comm, call, sequence, part, i);
+    copy(comm, static_cast<std::byte *>(piece.target), source, bytes, moving);
   }
   return {};
 }
 
-void broadcast(Comm &comm, uint64_t sequence, Moving *moving) {
+Outcome broadcast(Comm &comm, tpfsdp_backend_call *call, uint64_t sequence, Moving *moving) {
   const tpfsdp_backend_op &op = comm.operation(sequence).op;
   const bool in_place = op.source == comm.rank && op.output == op.input;
-  if (op.output == nullptr || op.element_count == 0 || in_place) return;
-  copy(comm, static_cast<std::byte *>(op.output), source_of(comm, op.source, sequence),
-       comm.services.dtype_bytes(op.dtype, op.element_count), moving);
+  if (op.output == nullptr || op.element_count == 0 || in_place) return {};
+  const Part part{op.source, 0, comm.services.dtype_bytes(op.dtype, op.element_count)};
+  const std::byte *source = source_of(comm, sequence, part);
+  if (source == nullptr) return outside(comm, call, sequence, part, -1);
+  copy(comm, static_cast<std::byte *>(op.output), source, part.bytes, moving);
+  return {};
 }
 
-void gather_slices(Comm &comm, uint64_t sequence, Moving *moving) {
+Outcome gather_slices(Comm &comm, tpfsdp_backend_call *call, uint64_t sequence, Moving *moving) {
   const tpfsdp_backend_op &op = comm.operation(sequence).op;
+  // The output may be the input, which peers read in the first sequence.
+  invariant(comm, [&] { return done_by_all(comm.layout, comm.rank, comm.world_size) >= sequence - 1; },
+            "SOURCE_STABLE");
   for (int32_t rank = 0; rank < comm.world_size; ++rank) {
     if (rank == comm.rank) continue;
     const auto [begin, end] = slice_of(comm, op.element_count, rank);
     if (begin == end) continue;
     const int64_t offset = comm.services.dtype_bytes(op.output_dtype, begin);
-    copy(comm, static_cast<std::byte *>(op.output) + offset, source_of(comm, rank, sequence) + offset,
-         comm.services.dtype_bytes(op.output_dtype, end - begin), moving);
+    const Part part{rank, offset, comm.services.dtype_bytes(op.output_dtype, end - begin)};
+    const std::byte *source = source_of(comm, sequence, part);
+    if (source == nullptr) return outside(comm, call, sequence, part, -1);
+    copy(comm, static_cast<std::byte *>(op.output) + offset, source, part.bytes, moving);
   }
+  return {};
 }
 
 }  // namespace tpfsdp::host

@@ -39,6 +39,8 @@ uint64_t post(Comm &comm, const Record::Body &body, const std::byte *data, const
   invariant(comm, record.seq.load(std::memory_order_relaxed) < sequence && sequence <= comm.read + RECORDS,
             "POST_DENSE");
 
+  invariant(comm, body.post != Post::ERR || comm.failed_at == 0 || comm.failed_at <= comm.read, "NO_ERROR_TWICE");
+
   Operation &operation = comm.operation(sequence);
   operation.post = body.post;
   operation.phase = body.phase;

@@ -2,6 +2,7 @@
 #include "record.hpp"
 
 #include <bit>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <iterator>
@@ -22,6 +23,13 @@ class Hash {
  private:
   uint64_t hash_ = 0xcbf29ce484222325ULL;
 };
+
+/// In place of data in the record of an OP that shows its data elsewhere.
+struct Shown {
+  Agreed agreed;
+  uint64_t bytes;
+};
+static_assert(sizeof(Shown) <= INLINE_BYTES && offsetof(Shown, agreed) == 0);
 
 uint64_t fingerprint(const Record::Body &body, const tpfsdp_backend_op &op) {
   Hash hash;
@@ -57,15 +65,17 @@ Record::Body body_of(const tpfsdp_backend_op &op, uint8_t phase, uint32_t epoch)
   return body;
 }
 
-void show(Record::Body *body, std::byte *data, const tpfsdp_backend_op &op, uint64_t region, uint64_t place) {
+void show(Record::Body *body, std::byte *data, const tpfsdp_backend_op &op, uint64_t region, uint64_t place,
+          uint64_t bytes) {
   body->region = region;
   body->place = place;
-  const Agreed rest{op.element_count, op.counts_length, op.divisor};
-  std::memcpy(data, &rest, sizeof rest);
+  const Shown shown{{op.element_count, op.counts_length, op.divisor}, bytes};
+  std::memcpy(data, &shown, sizeof shown);
 }
 
 void put_inline(Record::Body *body, std::byte *data, const tpfsdp_backend_op &op, const void *source, size_t bytes) {
   body->flags |= FLAG_INLINE;
+  body->code = static_cast<int32_t>(bytes);
   body->place = static_cast<uint64_t>(op.element_count);
   body->region = std::bit_cast<uint64_t>(op.divisor);
   if (bytes > 0) std::memcpy(data, source, bytes);
@@ -80,6 +90,13 @@ Agreed agreed(const Record &record) {
     std::memcpy(&result, record.data, sizeof result);
   }
   return result;
+}
+
+uint64_t shown_bytes(const Record &record) {
+  if ((record.body.flags & FLAG_INLINE) != 0) return static_cast<uint64_t>(record.body.code);
+  Shown shown{};
+  std::memcpy(&shown, record.data, sizeof shown);
+  return shown.bytes;
 }
 
 ResetNote reset_note(const Record &record) {

@@ -28,12 +28,15 @@ struct ResetNote {
 
 /// The body of op's record, without place and data.
 Record::Body body_of(const tpfsdp_backend_op &op, uint8_t phase, uint32_t epoch);
-/// Tells peers that the data lies at (region, place).
-void show(Record::Body *body, std::byte *data, const tpfsdp_backend_op &op, uint64_t region, uint64_t place);
+/// Tells peers that `bytes` of data lie at (region, place).
+void show(Record::Body *body, std::byte *data, const tpfsdp_backend_op &op, uint64_t region, uint64_t place,
+          uint64_t bytes);
 /// Puts the data into the record: `bytes` of it, at most INLINE_BYTES.
 void put_inline(Record::Body *body, std::byte *data, const tpfsdp_backend_op &op, const void *source, size_t bytes);
 
 Agreed agreed(const Record &record);
+/// How much peers may read of what an OP shows or carries.
+uint64_t shown_bytes(const Record &record);
 ResetNote reset_note(const Record &record);
 /// "all-gather f32, 100 elements, counts 4/1f00, epoch 2": every field that is compared.
 std::string fields_text(const Comm &comm, tpfsdp_backend_call *call, const Record &record);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "region.hpp"
 
-#include <algorithm>
-#include <limits>
 #include <string>
+
+#include "invariant.hpp"
+#include "progress.hpp"
 
 namespace tpfsdp::host {
 
@@ -11,11 +12,22 @@ namespace {
 
 /// Sequences up to the result are read by no peer any more.
 uint64_t passed_by_all(const Segment &segment, int32_t rank, int32_t world_size) {
-  const Layout layout(segment.pages(), world_size);
-  uint64_t passed = std::numeric_limits<uint64_t>::max();
-  for (int32_t peer = 0; peer < world_size; ++peer)
-    if (peer != rank) passed = std::min(passed, layout.lane(peer).done.load(std::memory_order_acquire));
-  return passed;
+  return done_by_all(Layout(segment.pages(), world_size), rank, world_size);
+}
+
+/// False, and the error sticks to the comm, if a peer may still read the region.
+bool check_unread([[maybe_unused]] const Region &region, [[maybe_unused]] const char *invariant) noexcept {
+#if !defined(NDEBUG)
+  const uint64_t passed = passed_by_all(*region.segment, region.rank, region.world_size);
+  if (region.memory.exposed <= passed) return true;
+  try {
+    static_cast<void>(violated(*region.alarm, region.memory.exposed, invariant));
+  } catch (...) {  // no memory for a text
+  }
+  return false;
+#else
+  return true;
+#endif
 }
 
 }  // namespace
@@ -24,7 +36,7 @@ Outcome create_region(Comm &comm, int64_t size_bytes, void **out_data, Region **
   if (size_bytes < 0)
     return Outcome::error(TPFSDP_ERR_INVALID_ARGUMENT, "a region of " + std::to_string(size_bytes) + " bytes");
   comm.segment->sweep(comm.rank, passed_by_all(*comm.segment, comm.rank, comm.world_size));
-  auto region = std::make_unique<Region>(Region{comm.segment, comm.rank, comm.world_size, {}});
+  auto region = std::make_unique<Region>(Region{comm.segment, comm.alarm, comm.rank, comm.world_size, {}});
   Outcome end = comm.segment->allocate(static_cast<size_t>(size_bytes), &region->memory);
   if (!end.ok()) return end;
   region->memory.owner = comm.rank;
@@ -33,18 +45,29 @@ Outcome create_region(Comm &comm, int64_t size_bytes, void **out_data, Region **
   return {};
 }
 
-Outcome protect(const Region &region, bool read_only) { return region.segment->protect(region.memory, read_only); }
+Outcome protect(const Region &region, bool read_only) {
+  if (!read_only && !check_unread(region, "SOURCE_STABLE"))
+    return Outcome::error(TPFSDP_ERR_INTERNAL, region.rank, region.memory.exposed,
+                          "invariant SOURCE_STABLE does not hold on rank " + std::to_string(region.rank) +
+                              ": a region was to be written while peers may read it");
+  return region.segment->protect(region.memory, read_only);
+}
 
 void destroy(Region *region) noexcept {
   const std::unique_ptr<Region> owned(region);
   const uint64_t passed = passed_by_all(*region->segment, region->rank, region->world_size);
 #if defined(TPFSDP_MUTANT_REGION_FREED_ON_ABORT)
   if (Layout(region->segment->pages(), region->world_size).front().abort.load() != 0)
-    return region->segment->free(region->memory);
+    return drop(*region);
 #endif
-  if (region->memory.exposed <= passed) region->segment->free(region->memory);
+  if (region->memory.exposed <= passed) drop(*region);
   else region->segment->keep(region->memory);
   region->segment->sweep(region->rank, passed);
+}
+
+void drop(const Region &region) noexcept {
+  check_unread(region, "NOT_ON_REGION_FREE");
+  region.segment->free(region.memory);
 }
 
 Memory *memory_of(tpfsdp_backend_region *region, const void *data) {

@@ -14,14 +14,18 @@ namespace tpfsdp::host {
 /// Outlives its comm, if the owner wants so.
 struct Region {
   std::shared_ptr<Segment> segment;
+  std::shared_ptr<Alarm> alarm;
   int32_t rank;
   int32_t world_size;
   Memory memory;
 };
 
 Outcome create_region(Comm &comm, int64_t size_bytes, void **out_data, Region **out_region);
+/// Writable: the owner is about to write, so that nobody may be reading.
 Outcome protect(const Region &region, bool read_only);
 void destroy(Region *region) noexcept;
+/// Frees the memory now: every peer has passed its exposure.
+void drop(const Region &region) noexcept;
 /// The region's memory if data lies in it, else null: the caller's own.
 Memory *memory_of(tpfsdp_backend_region *region, const void *data);
 

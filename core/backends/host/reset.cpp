@@ -3,15 +3,33 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "failure.hpp"
 #include "invariant.hpp"
 #include "post.hpp"
+#include "progress.hpp"
 #include "record.hpp"
 #include "verdict.hpp"
 
 namespace tpfsdp::host {
+
+namespace {
+
+/// ": rank 0 is at epoch 3, rank 1 at epoch 2", or nothing if all RESETs are of the same.
+std::string unequal_epochs(const Comm &comm, uint64_t sequence) {
+  std::string text;
+  for (int32_t rank = 0; rank < comm.world_size; ++rank) {
+    const Record::Body &body = comm.layout.record(rank, sequence).body;
+    if (body.post != Post::RESET || body.epoch == comm.epoch) continue;
+    if (text.empty()) text = ": rank " + std::to_string(comm.rank) + " is at epoch " + std::to_string(comm.epoch);
+    text += ", rank " + std::to_string(rank) + " at epoch " + std::to_string(body.epoch);
+  }
+  return text;
+}
+
+}  // namespace
 
 void post_reset(Comm &comm, int64_t windows_opened) {
   if (last_post_unread(comm, Post::RESET)) return;
@@ -35,17 +53,16 @@ Outcome wait_reset(Comm &comm, tpfsdp_backend_call *call, bool may_wait, bool *o
   Outcome end = await(comm, {Target::RECORD, sequence, false, call, may_wait});
   if (!end.ok()) return end;
 
-  bool equal_epochs = true;
-  for (int32_t rank = 0; rank < comm.world_size; ++rank)
-    equal_epochs = equal_epochs && comm.layout.record(rank, sequence).body.epoch == comm.epoch;
+  const std::string epochs = unequal_epochs(comm, sequence);
   end = reset_verdict(comm, call, sequence);
   comm.read = sequence;
-  comm.done = sequence;
-  comm.words.publish(comm.lane().done, sequence, Point::DONE);
+  set_done(comm, sequence);
   if (end.sticky()) return raise(comm, std::move(end));
   *out_all_reset = end.status != TPFSDP_PENDING;
   if (!*out_all_reset) return {};
-  invariant(comm, equal_epochs, "RESET_EQUAL");
+  // Always checked: ranks of unequal epochs would never agree on a collective again.
+  if (!epochs.empty()) return violated(comm, "RESET_EQUAL", epochs);
+  invariant(comm, comm.posted == comm.done, "RESET_EQUAL");
   ++comm.epoch;
   return end;
 }

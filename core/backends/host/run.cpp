@@ -2,7 +2,12 @@
 #include "run.hpp"
 
 #include <algorithm>
+#include <string>
 
+#include "failure.hpp"
+#include "invariant.hpp"
+#include "record.hpp"
+#include "text.hpp"
 #include "withdrawal.hpp"
 
 namespace tpfsdp::host {
@@ -31,13 +36,12 @@ Ways ways(const Comm &comm, uint64_t sequence) {
 Outcome move(Comm &comm, tpfsdp_backend_call *call, uint64_t sequence, Moving *moving) {
   const Operation &operation = comm.operation(sequence);
   switch (operation.op.kind) {
-    case TPFSDP_BACKEND_KIND_ALL_GATHER: return gather(comm, sequence, moving);
+    case TPFSDP_BACKEND_KIND_ALL_GATHER: return gather(comm, call, sequence, moving);
     case TPFSDP_BACKEND_KIND_REDUCE_SCATTER: return reduce_scatter(comm, call, sequence, moving);
-    case TPFSDP_BACKEND_KIND_BROADCAST: broadcast(comm, sequence, moving); return {};
+    case TPFSDP_BACKEND_KIND_BROADCAST: return broadcast(comm, call, sequence, moving);
     case TPFSDP_BACKEND_KIND_ALL_REDUCE:
-      if (operation.phase != 2) return all_reduce(comm, call, sequence, moving);
-      gather_slices(comm, sequence, moving);
-      return {};
+      return operation.phase == 2 ? gather_slices(comm, call, sequence, moving)
+                                  : all_reduce(comm, call, sequence, moving);
     default: return {};
   }
 }
@@ -59,11 +63,25 @@ void Moving::chunk() {
   comm_.words.mark(word, word.load(std::memory_order_relaxed) + 1, Point::MOVE_BEGIN);
 }
 
-const std::byte *source_of(const Comm &comm, int32_t rank, uint64_t sequence) {
-  const Record &record = comm.layout.record(rank, sequence);
-  if ((record.body.flags & FLAG_INLINE) != 0) return record.data;
-  if (rank == comm.rank) return static_cast<const std::byte *>(comm.operation(sequence).op.input);
-  return comm.segment->find(rank, record.body.region, record.body.place);
+const std::byte *source_of(const Comm &comm, uint64_t sequence, const Part &part) {
+  const Record &record = comm.layout.record(part.rank, sequence);
+  const auto shown = static_cast<int64_t>(shown_bytes(record));
+  if (part.offset < 0 || part.bytes < 0 || part.offset > shown || part.bytes > shown - part.offset) return nullptr;
+  if ((record.body.flags & FLAG_INLINE) != 0) return record.data + part.offset;
+  const std::byte *start = part.rank == comm.rank
+                               ? static_cast<const std::byte *>(comm.operation(sequence).op.input)
+                               : comm.segment->find(part.rank, record.body.region, record.body.place);
+  return start == nullptr ? nullptr : start + part.offset;
+}
+
+Outcome outside(const Comm &comm, tpfsdp_backend_call *call, uint64_t sequence, const Part &part, int64_t piece) {
+  return Outcome::error(
+      TPFSDP_ERR_INVALID_ARGUMENT, comm.rank, sequence,
+      (piece < 0 ? std::string() : "piece " + std::to_string(piece) + " of ") + describe(comm, call, sequence) +
+          " on rank " + std::to_string(comm.rank) + " wants " + std::to_string(part.bytes) + " bytes from byte " +
+          std::to_string(part.offset) + " of what rank " + std::to_string(part.rank) + " gives, which are " +
+          std::to_string(shown_bytes(comm.layout.record(part.rank, sequence))) +
+          "; nothing of it was read. Correct the pieces, reset on every rank, then go on");
 }
 
 std::pair<int64_t, int64_t> slice_of(const Comm &comm, int64_t element_count, int32_t rank) {
@@ -75,6 +93,10 @@ std::pair<int64_t, int64_t> slice_of(const Comm &comm, int64_t element_count, in
 Outcome run(Comm &comm, tpfsdp_backend_call *call, uint64_t sequence, bool *out_consumed) {
   const Operation &operation = comm.operation(sequence);
   *out_consumed = true;
+  if (!invariant(comm, comm.decided == sequence, "VERDICT_BEFORE_BYTES")) {
+    *out_consumed = false;
+    return sticky(comm, Look::LAST);
+  }
   if (operation.post != Post::OP || operation.op.kind == TPFSDP_BACKEND_KIND_BARRIER) return {};
   const Ways how = ways(comm, sequence);
   if (!how.shown) {

@@ -15,11 +15,23 @@ namespace tpfsdp::host {
 
 namespace {
 
+/// Of more, the bytes could not be counted.
+constexpr int64_t MOST_ELEMENTS = int64_t{1} << 56;
+
 Outcome refuse(const Comm &comm, const tpfsdp_backend_op &op, const std::string &why) {
   return Outcome::error(TPFSDP_ERR_INVALID_ARGUMENT, comm.rank, comm.posted + 1,
                         std::string(name_of_kind(op.kind)) + " on comm '" + comm.name + "': " + why);
 }
 
+/// Bytes from the input to the end of its region; -1: it does not lie there.
+int64_t room_in_region(const tpfsdp_backend_op &op) {
+  const Memory &memory = reinterpret_cast<const Region *>(op.input_region)->memory;
+  const auto *input = static_cast<const std::byte *>(op.input);
+  const std::byte *end = memory.data + memory.bytes;
+  return input < memory.data || input > end ? -1 : end - input;
+}
+
+/// A peer's pieces are checked against what this rank shows when they are read (run.hpp); its own, here.
 Outcome check_pieces(const Comm &comm, const tpfsdp_backend_op &op) {
   const bool gather = op.kind == TPFSDP_BACKEND_KIND_ALL_GATHER;
   if (op.piece_count < 0 || (op.piece_count > 0 && op.pieces == nullptr)) return refuse(comm, op, "no pieces");
@@ -27,9 +39,14 @@ Outcome check_pieces(const Comm &comm, const tpfsdp_backend_op &op) {
     const tpfsdp_backend_piece &piece = op.pieces[i];
     if (gather && piece.rank == comm.rank && piece.count > 0 && op.input == nullptr) return refuse(comm, op, "no input");
     // The caller's own memory has no gaps; in a region parts may start at alignment bounds.
-    const bool fits = piece.count >= 0 && piece.source_offset >= 0 &&
-                      (op.input_region != nullptr ||
-                       (piece.count <= op.element_count && piece.source_offset <= op.element_count - piece.count));
+    bool fits = piece.count >= 0 && piece.source_offset >= 0 && piece.count <= MOST_ELEMENTS &&
+                piece.source_offset <= MOST_ELEMENTS;
+    if (op.input_region == nullptr)
+      fits = fits && piece.count <= op.element_count && piece.source_offset <= op.element_count - piece.count;
+    else if (fits && piece.count > 0 && (!gather || piece.rank == comm.rank))
+      fits = comm.services.dtype_bytes(op.dtype, piece.source_offset) +
+                 comm.services.dtype_bytes(op.dtype, piece.count) <=
+             room_in_region(op);
     if (!fits || (piece.count > 0 && piece.target == nullptr) ||
         (gather && (piece.rank < 0 || piece.rank >= comm.world_size)))
       return refuse(comm, op, "piece " + std::to_string(i) + " lies outside");
@@ -42,6 +59,8 @@ Outcome check(const Comm &comm, const tpfsdp_backend_op &op) {
   if (op.kind < TPFSDP_BACKEND_KIND_ALL_GATHER || op.kind > TPFSDP_BACKEND_KIND_BARRIER)
     return refuse(comm, op, "kind " + std::to_string(op.kind));
   if (op.element_count < 0 || op.counts_length < 0) return refuse(comm, op, "a negative count");
+  if (op.element_count > MOST_ELEMENTS)
+    return refuse(comm, op, std::to_string(op.element_count) + " elements are more than there can be");
   const bool reduces = op.kind == TPFSDP_BACKEND_KIND_REDUCE_SCATTER || op.kind == TPFSDP_BACKEND_KIND_ALL_REDUCE;
   if (reduces && (op.op < TPFSDP_REDUCE_SUM || op.op > TPFSDP_REDUCE_MAX)) return refuse(comm, op, "no reduction");
   const bool root = op.kind != TPFSDP_BACKEND_KIND_BROADCAST || op.source == comm.rank;
@@ -53,6 +72,12 @@ Outcome check(const Comm &comm, const tpfsdp_backend_op &op) {
   if (whole && op.output == nullptr && op.element_count > 0 &&
       !(op.kind == TPFSDP_BACKEND_KIND_BROADCAST && root))
     return refuse(comm, op, "no output");
+  if (op.input_region != nullptr && op.input != nullptr) {
+    const int64_t room = room_in_region(op);
+    if (room < 0) return refuse(comm, op, "the input does not lie in its region");
+    if (whole && root && comm.services.dtype_bytes(op.dtype, op.element_count) > room)
+      return refuse(comm, op, "the input reaches beyond its region");
+  }
   return whole || op.kind == TPFSDP_BACKEND_KIND_BARRIER ? Outcome{} : check_pieces(comm, op);
 }
 
@@ -74,12 +99,22 @@ int64_t shown_elements(const Comm &comm, const tpfsdp_backend_op &op) {
   }
 }
 
+/// How far peers may read from `source`: to the end of its region, or of what the caller says it has.
+uint64_t room_for_peers(const Comm &comm, const tpfsdp_backend_op &op, const Memory *region, const void *source,
+                        int64_t bytes) {
+  if (region != nullptr)
+    return static_cast<uint64_t>(region->data + region->bytes - static_cast<const std::byte *>(source));
+  if (bytes >= 0) return static_cast<uint64_t>(bytes);
+  return op.input_region != nullptr ? 0 : static_cast<uint64_t>(comm.services.dtype_bytes(op.dtype, op.element_count));
+}
+
 /// Posts one sequence of op whose data is `source`.
 uint64_t post_op(Comm &comm, const tpfsdp_backend_op &op, uint8_t phase, const void *source) {
   Record::Body body = body_of(op, phase, comm.epoch);
   alignas(8) std::byte data[INLINE_BYTES]{};
   const int64_t elements = shown_elements(comm, op);
-  const int64_t bytes = elements <= 0 ? elements : comm.services.dtype_bytes(op.dtype, elements);
+  const tpfsdp_dtype dtype = phase == 2 ? op.output_dtype : op.dtype;
+  const int64_t bytes = elements <= 0 ? elements : comm.services.dtype_bytes(dtype, elements);
   const bool travels = phase == 0 && op.kind != TPFSDP_BACKEND_KIND_BARRIER && bytes >= 0 &&
                        bytes <= static_cast<int64_t>(INLINE_BYTES);
   const bool shows = !travels && source != nullptr;
@@ -88,9 +123,9 @@ uint64_t post_op(Comm &comm, const tpfsdp_backend_op &op, uint8_t phase, const v
     put_inline(&body, data, op, source, static_cast<size_t>(bytes));
   } else if (shows) {
     const auto [where, place] = comm.segment->place_of(region, source);
-    show(&body, data, op, where, place);
+    show(&body, data, op, where, place, room_for_peers(comm, op, region, source, bytes));
   } else {
-    show(&body, data, op, 0, 0);
+    show(&body, data, op, 0, 0, 0);
   }
   const uint64_t sequence = comm.posted + 1;
   Operation &operation = comm.operation(sequence);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "window.hpp"
 
+#include "failure.hpp"
 #include "invariant.hpp"
+#include "progress.hpp"
 
 namespace tpfsdp::host {
 
@@ -12,16 +14,19 @@ void publish_step(Comm &comm) {
     static_cast<void>(violated(comm, "WINDOW_AGREED"));
     return;
   }
-  comm.step = comm.posted;
-  comm.words.publish(comm.lane().step, comm.step, Point::STEP);
+  set_step(comm, comm.posted);
 }
 
 Outcome wait_step(Comm &comm, tpfsdp_backend_call *call, bool may_wait) {
 #if defined(TPFSDP_MUTANT_WINDOW_ON_DONE_COUNTS)
-  return await(comm, {Target::DONE, comm.step, true, call, may_wait});
+  Outcome end = await(comm, {Target::DONE, comm.step, true, call, may_wait});
 #else
-  return await(comm, {Target::STEP, comm.step, true, call, may_wait});
+  Outcome end = await(comm, {Target::STEP, comm.step, true, call, may_wait});
 #endif
+  if (end.ok() &&
+      !invariant(comm, [&] { return comm.done == comm.posted && step_by_all(comm) >= comm.posted; }, "WINDOW_AGREED"))
+    return sticky(comm, Look::LAST);
+  return end;
 }
 
 }  // namespace tpfsdp::host

@@ -65,7 +65,7 @@ void Scheduled::kill_at(int r, int64_t n) {
 uint64_t Scheduled::violations() const {
   uint64_t sum = 0;
   for (const auto &comm : ranks_)
-    for (const auto &rank : comm) sum += of(*rank).violations;
+    for (const auto &rank : comm) sum += of(*rank).alarm->violations;
   return sum;
 }
 
