@@ -64,18 +64,23 @@ extern "C" {
 tpfsdp_status tpfsdp_fully_shard(tpfsdp_module *const *modules, int64_t module_count, tpfsdp_mesh *mesh,
                                  const tpfsdp_fully_shard_options *options, tpfsdp_error **error) TPFSDP_NOEXCEPT {
   return guard(error, [&] {
-    const auto read = read_options(options, "tpfsdp_fully_shard_options");
-    ShardOptions shard;
-    shard.host_memory = host_memory_of(read.host_memory);
-    shard.reshard = reshard_of(read.reshard_after_forward);
-    shard.init = init_of(read.init);
     Entry entry;
     std::vector<Ref<Module>> taken;
     as_count(module_count, modules, "module_count");
     for (int64_t i = 0; i < module_count; ++i) taken.emplace_back(&entry.get<Module>(modules[i], "modules[i]"));
-    const int64_t ignored = as_count(read.ignored_param_count, read.ignored_params, "ignored_param_count");
-    for (int64_t i = 0; i < ignored; ++i) shard.ignored.push_back(&entry.get<Param>(read.ignored_params[i], "ignored_params[i]"));
-    fully_shard(taken, Ref<Mesh>(entry.get_or_null<Mesh>(mesh, "mesh")), std::move(shard));
+    const Ref<Mesh> over(entry.get_or_null<Mesh>(mesh, "mesh"));
+    // Read by the core once it knows whom to tell of a fault in them.
+    fully_shard(taken, over, [&] {
+      const auto read = read_options(options, "tpfsdp_fully_shard_options");
+      ShardOptions shard;
+      shard.host_memory = host_memory_of(read.host_memory);
+      shard.reshard = reshard_of(read.reshard_after_forward);
+      shard.init = init_of(read.init);
+      const int64_t ignored = as_count(read.ignored_param_count, read.ignored_params, "ignored_param_count");
+      for (int64_t i = 0; i < ignored; ++i)
+        shard.ignored.push_back(&entry.get<Param>(read.ignored_params[i], "ignored_params[i]"));
+      return shard;
+    });
   });
 }
 

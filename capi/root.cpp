@@ -20,15 +20,10 @@ tpfsdp_status tpfsdp_root_prepare(tpfsdp_module *root, tpfsdp_error **error) TPF
   });
 }
 
-tpfsdp_status tpfsdp_root_fail(tpfsdp_module *root, const char *why, tpfsdp_error **error) TPFSDP_NOEXCEPT {
+tpfsdp_status tpfsdp_root_fail(tpfsdp_module *module, const char *why, tpfsdp_error **error) TPFSDP_NOEXCEPT {
   return guard(error, [&] {
     Entry entry;
-    Root &tree = root_of(entry.get<Module>(root, "root"), "tpfsdp_root_fail");
-    ErrorDetail detail;
-    detail.status = TPFSDP_ERR_CALLBACK;
-    detail.message = &required(why, "why");
-    tree.refuse_if_failed();
-    tree.failed(Failure(std::move(detail)));
+    report_failure(entry.get<Module>(module, "module"), &required(why, "why"));
   });
 }
 
@@ -36,7 +31,7 @@ tpfsdp_status tpfsdp_root_get_memory_info(tpfsdp_module *root, tpfsdp_memory_inf
                                           tpfsdp_error **error) TPFSDP_NOEXCEPT {
   return guard(error, [&] {
     Entry entry(Entry::Mode::kAsk);
-    Root &tree = root_of(entry.get<Module>(root, "root"), "tpfsdp_root_get_memory_info");
+    const Root &tree = settled_root(entry.get<Module>(root, "root"), "tpfsdp_root_get_memory_info");
     const MemoryReport report = tree.memory_report();
     tpfsdp_memory_info info{};
     info.slot_count = tree.planned_slots;

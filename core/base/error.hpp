@@ -25,6 +25,7 @@ struct ErrorDetail {
   std::string unit;
   std::string group;
   std::string backend;
+  const void *origin = nullptr;  // the group it came from, to compare only: names need not be unique
   std::shared_ptr<const ErrorDetail> cause;
 };
 

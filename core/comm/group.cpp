@@ -79,6 +79,7 @@ Status Group::submit(const tpfsdp_backend_op &op, int64_t wire_bytes, bool may_w
     if (status == TPFSDP_PENDING) return status;
     if (status == TPFSDP_OK) {
       posted_.store(sequence, std::memory_order_relaxed);
+      has_told_failure_ = false;
       count(op, wire_bytes, start_ns);
       *out_sequence = sequence;
       return status;
@@ -168,12 +169,15 @@ Status Group::wait_step(bool may_wait) {
 }
 
 void Group::post_failure(Status status, const std::string &message) noexcept {
-  if (comm_ && !is_shut_down() && !has_failed()) backend().post_failure(comm_, status, message.c_str());
+  if (!comm_ || is_shut_down() || has_failed()) return;
+  backend().post_failure(comm_, status, message.c_str());
+  has_told_failure_ = true;
 }
 
 void Group::give_up() noexcept {
   if (!comm_ || is_shut_down()) return;
   backend().give_up(comm_);
+  ++generation_;
   log_->fail_open(TPFSDP_ERR_CANCELLED, monotonic_ns());
   fail_pending(given_up());
 }
@@ -191,6 +195,7 @@ Status Group::wait_reset(bool may_wait, bool *out_all_reset) {
   const Status status = backend().wait_reset(&call, comm_, may_wait, &all_reset);
   if (status < 0) throw Failure(note_failure(call, status, "reset", ""));
   if (status == TPFSDP_OK) *out_all_reset = all_reset != 0;
+  if (status == TPFSDP_OK && all_reset != 0) has_told_failure_ = false;
   return status;
 }
 
@@ -248,6 +253,7 @@ std::shared_ptr<const ErrorDetail> Group::note_failure(const tpfsdp_backend_call
   made.operation = operation;
   made.unit = unit;
   made.group = name_;
+  made.origin = this;
   auto detail = std::make_shared<const ErrorDetail>(std::move(made));
   if (!is_sticky(status)) {
     if (is_verdict(status)) log_->fail(detail->sequence, status, monotonic_ns());

@@ -47,6 +47,10 @@ class Group final : public Object {
   const std::vector<int32_t> &global_ranks() const { return global_ranks_; }
   Rank &owner() const { return *owner_; }
   const std::shared_ptr<Rank> &owner_ptr() const { return owner_; }
+  // Counts what was given up: a sequence submitted under another number was not completed.
+  int64_t generation() const { return generation_; }
+  // This rank's last word to its peers is a failure that nothing has followed.
+  bool has_told_failure() const { return has_told_failure_; }
   int64_t sequence() const { return posted_.load(std::memory_order_relaxed); }  // of the last collective submitted
   tpfsdp_backend_comm *comm() const { return comm_; }                           // null in a group of one
 
@@ -93,6 +97,8 @@ class Group final : public Object {
   int32_t rank_ = -1;
   std::atomic<int64_t> posted_{0};
   std::atomic<bool> is_shut_down_{false};
+  int64_t generation_ = 0;
+  bool has_told_failure_ = false;
   tpfsdp_backend_comm *comm_ = nullptr;
   std::unique_ptr<CollectiveLog> log_;
   std::vector<std::shared_ptr<PendingCollective>> pending_;  // in order of their sequences

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/rank.hpp"
 
+#include "base/hash.hpp"
+
 #include "comm/group.hpp"
 
 #include <algorithm>
@@ -52,12 +54,15 @@ Status Rank::poll_interrupt(int32_t waited_ms, const char *operation, const char
 }
 
 int32_t Rank::name_unit(const std::string &name) {
-  unit_names_.push_back(recorder_.intern(name));
-  return static_cast<int32_t>(unit_names_.size()) - 1;
+  // Of the name itself and not of the order of naming, in which ranks with other trees beside this one differ.
+  const auto number = static_cast<int32_t>(hash_text(name) & 0x7fffffff);
+  unit_names_.try_emplace(number, recorder_.intern(name));
+  return number;
 }
 
 const char *Rank::unit_name(int32_t unit) const noexcept {
-  return unit >= 0 && static_cast<size_t>(unit) < unit_names_.size() ? unit_names_[static_cast<size_t>(unit)] : "";
+  const auto named = unit_names_.find(unit);
+  return named == unit_names_.end() ? "" : named->second;
 }
 
 void Rank::enrol(Group *group) {

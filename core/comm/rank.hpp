@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace tpfsdp {
@@ -55,7 +56,7 @@ class Rank {
   void set_interrupt(Interrupt interrupt);
   Status poll_interrupt(int32_t waited_ms, const char *operation, const char *unit);
 
-  // Numbers for units, for messages of the transport: the same on every rank, as trees are made in the same order.
+  // Numbers for units, for messages of the transport: the same on every rank for the same name.
   int32_t name_unit(const std::string &name);
   const char *unit_name(int32_t unit) const noexcept;  // "" if none
 
@@ -80,7 +81,7 @@ class Rank {
   Recorder recorder_;
   std::mutex interrupt_mutex_;  // set_interrupt may come from any thread
   std::shared_ptr<const Interrupt> interrupt_;
-  std::vector<const char *> unit_names_;
+  std::unordered_map<int32_t, const char *> unit_names_;
   mutable std::mutex groups_mutex_;  // abort may come from any thread
   std::vector<Group *> groups_;
 };

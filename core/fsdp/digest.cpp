@@ -110,6 +110,7 @@ void DigestExchange::explain(const Entry &entry) const {
     ErrorDetail detail;
     detail.status = TPFSDP_ERR_MISMATCH;
     detail.group = entry.group->name();
+    detail.origin = entry.group.get();
     detail.message = cat(text, "; build the same model with the same values on every rank, or use init BROADCAST");
     throw Failure(std::move(detail));
   }

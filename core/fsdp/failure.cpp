@@ -4,28 +4,57 @@
 #include "fsdp/root.hpp"
 #include "fsdp/write_window.hpp"
 
+#include <algorithm>
+
+#include <utility>
+
 namespace tpfsdp {
 
+namespace {
+
+// Short enough to need no memory.
+constexpr const char *kOutOfMemory = "out of memory";
+
+}  // namespace
+
+const Failure &Root::out_of_memory() {
+  static const Failure failure = [] {
+    ErrorDetail detail;
+    detail.status = TPFSDP_ERR_OUT_OF_MEMORY;
+    detail.message = kOutOfMemory;
+    return Failure(std::move(detail));
+  }();
+  return failure;
+}
+
+Failure Root::with_rank(const Failure &failure) const {
+  if (failure.detail()->origin || failure.detail()->rank >= 0) return failure;
+  ErrorDetail detail = *failure.detail();
+  detail.rank = context->rank().rank();
+  detail.group = context->group().name();
+  append_text(detail.message, cat(" (", context->rank().describe(), ")"));
+  return Failure(std::move(detail));
+}
+
 void Root::failed(const Failure &failure) noexcept {
-  if (!has_failed_) {
-    has_failed_ = true;
-    try {
-      failure_text_ = failure.what();
-    } catch (const std::bad_alloc &) {
-      failure_text_.clear();
-    }
+  std::string text;
+  try {
+    text = failure.what();
+  } catch (const std::bad_alloc &) {
+    text = kOutOfMemory;
   }
   // What came from a peer of a group, all ranks of that group know; those of the others wait for this rank.
   const Status status = failure.status();
   const bool is_verdict = status == TPFSDP_ERR_REMOTE || status == TPFSDP_ERR_MISMATCH || is_sticky(status);
-  const auto is_told = [&](const Group &group) { return is_verdict && failure.detail()->group == group.name(); };
+  const auto is_told = [&](const Group &group) { return is_verdict && failure.detail()->origin == &group; };
   // On every group before giving up on any: a peer may be waiting on each of them.
   for (const Ref<Group> &group : groups) {
-    if (!is_told(*group)) group->post_failure(status, failure.what());
+    if (!is_told(*group)) group->post_failure(status, text);
   }
   for (const Ref<Group> &group : groups) {
     if (!is_told(*group)) group->give_up();
   }
+  if (!std::exchange(has_failed_, true)) failure_text_ = std::move(text);
 }
 
 void Root::refuse_without_module() const {
@@ -117,6 +146,30 @@ void Root::reset() {
 #endif
   has_failed_ = false;
   failure_text_.clear();
+}
+
+void report_failure(Module &module, const std::string &why) {
+  std::vector<Root *> roots;
+  const auto add = [&](Module &sharded) {
+    Root *root = &settle_outermost(sharded);
+    if (std::find(roots.begin(), roots.end(), root) == roots.end()) roots.push_back(root);
+  };
+  Module *above = &module;
+  while (above && !above->state) above = above->parent();
+  if (above) {
+    add(*above);
+  } else {
+    for (const auto &[name, below] : list_modules(module, "", true)) {
+      if (below->state) add(*below);
+    }
+  }
+  if (roots.empty()) fail(TPFSDP_ERR_STATE, "nothing at or below module \"", module.path(), "\" is sharded");
+  ErrorDetail detail;
+  detail.status = TPFSDP_ERR_CALLBACK;
+  detail.message = why;
+  const Failure failure(std::move(detail));
+  for (const Root *root : roots) root->refuse_if_failed();
+  for (Root *root : roots) root->failed(failure);
 }
 
 }  // namespace tpfsdp

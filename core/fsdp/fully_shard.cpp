@@ -12,10 +12,10 @@ namespace {
 
 using Seen = std::unordered_set<const Module *>;
 
-bool is_below(const Module &above, const Module &module) {
-  return std::any_of(above.children().begin(), above.children().end(), [&](const auto &child) {
-    return child.second && (child.second.get() == &module || is_below(*child.second, module));
-  });
+bool is_below(Module &above, const Module &module) {
+  bool found = false;
+  for_each_below(above, [&](const Module &below) { found = found || (&below == &module && &below != &above); });
+  return found;
 }
 
 void collect_managed(const Ref<Module> &module, bool is_root, Seen &seen, std::vector<Module *> &out) {
@@ -33,7 +33,10 @@ std::vector<Module *> managed_modules(const std::vector<Ref<Module>> &roots) {
   return out;
 }
 
+[[noreturn]] void refuse_no_module() { fail(TPFSDP_ERR_INVALID_ARGUMENT, "fully_shard needs at least one module"); }
+
 void check_modules(const std::vector<Ref<Module>> &modules) {
+  if (modules.empty()) refuse_no_module();
   for (size_t i = 0; i < modules.size(); ++i) {
     const Module &module = *modules[i];
     if (std::find(modules.begin(), modules.begin() + static_cast<std::ptrdiff_t>(i), modules[i]) !=
@@ -68,6 +71,10 @@ void check_params(const std::vector<Ref<Param>> &params) {
       fail(TPFSDP_ERR_INVALID_ARGUMENT, "parameter ", param->full_name(), " is shared with unit \"",
            static_cast<ParamGroup *>(param->unit)->state.name(),
            "\", which has sharded it already: shard both modules in one call, as a list");
+    if (!param->values())
+      fail(TPFSDP_ERR_STATE, "parameter ", param->full_name(),
+           " has no values: the tree that sharded it has ended and took them; call tpfsdp_param_set_tensor first");
+    check_in_host_memory(param->values()->view(), param->full_name(), true);
     if (param->shape().empty())
       fail(TPFSDP_ERR_INVALID_ARGUMENT, "parameter ", param->full_name(),
            " is a scalar and has no rows to cut: make it 1-D with one element, or ignore it");
@@ -107,10 +114,12 @@ std::vector<Ref<Param>> managed_params(const std::vector<Ref<Module>> &roots, co
   return out;
 }
 
-void fully_shard(const std::vector<Ref<Module>> &modules, Ref<Mesh> mesh, ShardOptions options) {
-  if (modules.empty()) fail(TPFSDP_ERR_INVALID_ARGUMENT, "fully_shard needs at least one module");
+void fully_shard(const std::vector<Ref<Module>> &modules, Ref<Mesh> mesh,
+                 const std::function<ShardOptions()> &read_options) {
+  if (modules.empty() && !mesh) refuse_no_module();  // nobody to tell
   const Ref<Group> told = mesh ? mesh->group(mesh->ndim() - 1) : Ref<Group>(&modules.front()->context().group());
   try {
+    ShardOptions options = read_options();
     check_modules(modules);
     mesh = checked_mesh(std::move(mesh), *modules.front());
     std::vector<Ref<Module>> roots;
@@ -132,7 +141,7 @@ void fully_shard(const std::vector<Ref<Module>> &modules, Ref<Mesh> mesh, ShardO
     if (told->size() == 1) throw;
     fail_collective(*told, failure);
   } catch (const std::bad_alloc &) {
-    if (told->size() > 1) told->post_failure(TPFSDP_ERR_OUT_OF_MEMORY, "fully_shard: out of memory");
+    if (told->size() > 1) told->post_failure(TPFSDP_ERR_OUT_OF_MEMORY, "out of memory");
     told->give_up();
     throw;
   }

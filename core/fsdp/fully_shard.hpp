@@ -13,8 +13,10 @@ struct ShardOptions {
   std::vector<const Param *> ignored;
 };
 
-// mesh null: the context's default group. On failure no module has changed, and the peers of the mesh are told.
-void fully_shard(const std::vector<Ref<Module>> &modules, Ref<Mesh> mesh, ShardOptions options);
+// mesh null: the context's default group. On failure, of `read_options` too, no module has changed, and the peers of the
+// mesh are told.
+void fully_shard(const std::vector<Ref<Module>> &modules, Ref<Mesh> mesh,
+                 const std::function<ShardOptions()> &read_options);
 
 // Direct parameters, each once, of the modules that a call on `roots` manages: all below, post-order, without the
 // subtrees that an earlier call took.

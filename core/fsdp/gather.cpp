@@ -57,8 +57,9 @@ Slot &spare_slot(ParamGroup &unit) {
   return *unit.spare;
 }
 
-// False: a prefetch that would need more memory than planned.
-bool acquire_slot(ParamGroup &unit, bool for_prefetch) {
+enum class Acquired { kYes, kPending, kNotForPrefetch };
+
+Acquired acquire_slot(ParamGroup &unit, bool may_wait, bool for_prefetch) {
   if (unit.slot) {
     Slot *slot = unit.slot;
     if (ParamGroup *holder = slot->holder; holder && holder != &unit) {
@@ -67,10 +68,10 @@ bool acquire_slot(ParamGroup &unit, bool for_prefetch) {
         fail(TPFSDP_ERR_STATE, "unit ", unit.name, " cannot be gathered: its memory is held by ",
              holder->pins.load(), " pin(s) of unit ", holder->name, "; release the views of its full parameters");
       if (holder->is_prefetch && !for_prefetch) {
-        if (holder->is_gathering) wait_gather(*holder, true);
+        if (holder->is_gathering && wait_gather(*holder, may_wait) == TPFSDP_PENDING) return Acquired::kPending;
         drop_full_parameters(*holder);  // prefetched and not needed after all
       } else if (for_prefetch) {
-        return false;
+        return Acquired::kNotForPrefetch;  // it would cost memory outside the plan
       } else {
         slot = &spare_slot(unit);
       }
@@ -80,7 +81,7 @@ bool acquire_slot(ParamGroup &unit, bool for_prefetch) {
     unit.set_destination(slot->memory.data());
   }
   unit.has_destination = true;
-  return true;
+  return Acquired::kYes;
 }
 
 void poison(ParamGroup &unit) {
@@ -120,7 +121,8 @@ void gather_alone(ParamGroup &unit) {
 }  // namespace
 
 bool has_fresh_values(const ParamGroup &unit) {
-  return unit.is_full() && unit.gathered_version == unit.version;
+  // In an open window shards may have been written already.
+  return unit.is_full() && unit.gathered_version == unit.version && unit.root().window == Window::kClosed;
 }
 
 Status issue_gather(ParamGroup &unit, bool may_wait, bool for_prefetch) {
@@ -136,8 +138,8 @@ Status issue_gather(ParamGroup &unit, bool may_wait, bool for_prefetch) {
   if (!unit.has_destination) {
     if (unit.host_memory) {
       acquire_host_memory(unit);
-    } else if (!acquire_slot(unit, for_prefetch)) {
-      return TPFSDP_OK;
+    } else if (const Acquired acquired = acquire_slot(unit, may_wait, for_prefetch); acquired != Acquired::kYes) {
+      return acquired == Acquired::kPending ? TPFSDP_PENDING : TPFSDP_OK;
     }
   }
   close_window(root);
@@ -151,6 +153,7 @@ Status issue_gather(ParamGroup &unit, bool may_wait, bool for_prefetch) {
     if (unit.group->submit(gather_op(unit), unit.gather_wire_bytes, may_wait, &unit.gather_sequence) == TPFSDP_PENDING)
       return TPFSDP_PENDING;
     unit.is_posting = false;
+    unit.gather_generation = unit.group->generation();
   }
   unit.is_gathering = true;
   unit.is_prefetch = for_prefetch;
@@ -165,6 +168,7 @@ Status wait_gather(ParamGroup &unit, bool may_wait) {
   if (!unit.is_gathering) return TPFSDP_OK;
   Root &root = unit.root();
   if (unit.group->size() > 1) {
+    refuse_given_up(unit, unit.gather_generation, "gather");
     if (unit.group->complete(unit.gather_sequence, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
     finish_reductions(root, *unit.group, unit.gather_sequence);
   }
@@ -218,6 +222,12 @@ void drop_full_parameters(ParamGroup &unit) noexcept {
   unit.is_prefetch = false;
   unit.has_deferred_reshard = false;
   unit.sharded_state = ShardedState::kSharded;
+}
+
+void refuse_given_up(const ParamGroup &unit, int64_t generation, const char *what) {
+  if (generation != unit.group->generation())
+    fail(TPFSDP_ERR_CANCELLED, "the ", what, " of unit ", unit.name, " was given up when another failure on group ",
+         unit.group->name(), " was told or reset: call reset_iter_state on the root of every rank, then go on");
 }
 
 void pin(ParamGroup &unit) {

@@ -7,7 +7,7 @@
 
 namespace tpfsdp {
 
-// Full, and no write window has been closed since: an unshard would bring nothing new.
+// Full, and no write window has been open since: an unshard would bring nothing new.
 bool has_fresh_values(const ParamGroup &unit);
 
 // Starts the gather of a unit that is neither full nor under way. `for_prefetch`: does nothing where that would cost
@@ -21,6 +21,9 @@ Status unshard(ParamGroup &unit, bool may_wait);
 void reshard(ParamGroup &unit);
 // The same without asking: gives the destination back and hides the faces.
 void drop_full_parameters(ParamGroup &unit) noexcept;
+
+// A group may serve several trees, and programs: a failure of one gives up what all have under way there.
+void refuse_given_up(const ParamGroup &unit, int64_t generation, const char *what);
 
 void pin(ParamGroup &unit);
 // From any thread.

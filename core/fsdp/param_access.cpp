@@ -16,6 +16,9 @@ constexpr std::array<int64_t, 64> kNoOffsets{};
   if (face == Face::kGrad) fail(TPFSDP_ERR_NOT_FOUND, "parameter ", param.full_name(), " has no gradient");
   if (face == Face::kShard)
     fail(TPFSDP_ERR_STATE, "parameter ", param.full_name(), " is in no unit: call fully_shard first");
+  if (!param.unit)
+    fail(TPFSDP_ERR_STATE, "parameter ", param.full_name(),
+         " has no values: the tree that sharded it has ended and took them; call tpfsdp_param_set_tensor first");
   fail(TPFSDP_ERR_STATE, "parameter ", param.full_name(),
        " is sharded, its full values are not here: call pre_forward, pre_backward, unshard or open a scope first");
 }
@@ -82,8 +85,8 @@ void set_requires_grad(Param &param, bool requires_grad) {
          " cannot require gradients; only f64, f32, f16 and bf16 can");
   if (param.unit) {
     Root *root = unit_of(param).state.root.get();
-    if (root && (root->forward_root || root->is_in_backward))
-      fail(TPFSDP_ERR_STATE, "parameter ", param.full_name(), " can be frozen or unfrozen between steps only");
+    if (root && !root->is_between_steps())
+      fail(TPFSDP_ERR_STATE, "parameter ", param.full_name(), " can be frozen or unfrozen between steps only: after end_backward, with no unshard or scope under way");
     if (root) root->plan_again();
   }
   param.set_requires_grad(requires_grad);
@@ -102,13 +105,11 @@ void set_tensor(Param &param, Ref<Tensor> tensor) {
 }
 
 void zero_gradients(Module &module, bool to_none) {
-  // Each step calls this, so it walks without a list; what is met twice is zeroed twice.
-  for (const auto &[name, param] : module.params()) {
-    if (param && param->unit) zero_gradient(sharded(*param), to_none);
-  }
-  for (const auto &[name, child] : module.children()) {
-    if (child) zero_gradients(*child, to_none);
-  }
+  for_each_below(module, [&](Module &below) {
+    for (const auto &[name, param] : below.params()) {
+      if (param && param->unit) zero_gradient(sharded(*param), to_none);
+    }
+  });
 }
 
 }  // namespace tpfsdp

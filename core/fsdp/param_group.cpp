@@ -8,6 +8,8 @@
 #include "fsdp/root.hpp"
 #include "fsdp/state.hpp"
 
+#include <utility>
+
 namespace tpfsdp {
 namespace {
 
@@ -89,6 +91,8 @@ void ParamGroup::cut(ShardedParam &sharded, size_t index) {
     tpfsdp_view view = param.values()->view();
     view.data = received.data();
     view.read_only = 0;
+    view.device_type = TPFSDP_DEVICE_CPU;
+    view.device_id = 0;
     broadcast(group, view, 0, false);
     values = received.data();
   }
@@ -126,18 +130,22 @@ void ParamGroup::make_gather_pieces() {
 void ParamGroup::lay_out() {
   layout = ShardLayout(specs_of(params), group->size());
   const ShardPlaces places = layout.grad_shard_places(group->rank());
-  for (ShardedParam &p : params) {
-    p.param->hide(Face::kGrad);
-    p.grad_shard = nullptr;
-  }
   second_gradient = Buffer();
+  const std::shared_ptr<Buffer> before = std::exchange(grad_shards, std::make_shared<Buffer>(places.size_bytes, nullptr));
   // Entered here and not by the buffer, whose last owner may be a tensor on another thread.
-  root().account.subtract(grad_shards->size_bytes());
-  grad_shards = std::make_shared<Buffer>();
-  grad_shards = std::make_shared<Buffer>(places.size_bytes, nullptr);
+  root().account.subtract(before->size_bytes());
   root().account.add(grad_shards->size_bytes());
   for (size_t i = 0; i < params.size(); ++i) {
-    if (places.offsets[i] >= 0 && grad_shards->data()) params[i].grad_shard = grad_shards->data() + places.offsets[i];
+    ShardedParam &p = params[i];
+    const std::byte *old = std::exchange(p.grad_shard, nullptr);
+    if (places.offsets[i] < 0) {
+      p.param->hide(Face::kGrad);
+      continue;
+    }
+    if (grad_shards->data()) p.grad_shard = grad_shards->data() + places.offsets[i];
+    if (!p.param->has(Face::kGrad)) continue;
+    copy_bytes(p.grad_shard, old, dtype_bytes(p.param->dtype(), p.local_elements()));
+    p.param->show(Face::kGrad, p.grad_shard, p.local_shape);
   }
 }
 

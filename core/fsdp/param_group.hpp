@@ -129,7 +129,9 @@ class ParamGroup final : public Object {
   int32_t scopes = 0;           // open on it
   bool is_full_beside_scopes = false;  // wanted full by something else, too
   int64_t gather_sequence = 0;
+  int64_t gather_generation = 0;  // of the group when it was submitted
   int64_t reduce_sequence = 0;
+  int64_t reduce_generation = 0;
   int64_t gathered_version = 0;
   int64_t version = 0;          // write windows that were closed
   int64_t unshards = 0;

@@ -3,10 +3,12 @@
 
 #include "base/hash.hpp"
 #include "device/kernels.hpp"
+#include "fsdp/gather.hpp"
 #include "fsdp/root.hpp"
 #include "fsdp/write_window.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace tpfsdp {
 namespace {
@@ -27,7 +29,9 @@ ShardedParam &writable(ParamGroup &unit, size_t index) {
   ShardedParam &p = unit.params[index];
   if (unit.layout.params[index].grad_offset < 0)
     fail(TPFSDP_ERR_STATE, "parameter ", p.param->full_name(), " is frozen and takes no gradient");
-  if (!unit.held_grad_slot)
+  // A unit without bytes has no slot; its moments are the same.
+  const bool is_open = unit.held_grad_slot || (!unit.grad_slot && (unit.did_pre_backward || unit.scopes > 0));
+  if (!is_open)
     fail(TPFSDP_ERR_STATE, "parameter ", p.param->full_name(), " takes a gradient between pre_backward and post_backward of unit ",
          unit.name, ", or inside a scope on it; the unit is outside both");
   return p;
@@ -40,7 +44,14 @@ void take_grad_slot_of_scope(ParamGroup &unit) {
 }
 
 std::byte *buffer_of(const ParamGroup &unit, size_t index) {
+  if (!unit.held_grad_slot) return nullptr;
   return unit.held_grad_slot->memory.data() + unit.layout.params[index].grad_offset;
+}
+
+void refuse_while_reducing(const ShardedParam &sharded) {
+  if (sharded.is_reducing)
+    fail(TPFSDP_ERR_STATE, "the gradient of ", sharded.param->full_name(),
+         " is being reduced: call end_backward on the root first");
 }
 
 int64_t full_elements(const ParamGroup &unit, size_t index) {
@@ -102,6 +113,7 @@ Part collect(ParamGroup &unit) {
     const ParamLayout &at = unit.layout.params[i];
     const RowRange rows = rows_of_rank(at.rows, unit.group->size(), unit.group->rank());
     const int64_t element = dtype_bytes(p.param->dtype(), 1);
+    TPFSDP_CHECK(part.dtype == 0 || part.dtype == p.param->dtype());
     part.dtype = p.param->dtype();
     part.elements += full_elements(unit, i);
     part.bytes += at.full_bytes();
@@ -142,6 +154,12 @@ void show_gradients(ParamGroup &unit) {
       throw Failure(std::move(detail));
     }
   }
+}
+
+// Of a unit whose gradients have no bytes: nothing to reduce, but there they are.
+void show_empty_gradients(ParamGroup &unit) {
+  for (ShardedParam &p : unit.params) p.is_reducing = std::exchange(p.committed, false);
+  show_gradients(unit);
 }
 
 }  // namespace
@@ -196,7 +214,8 @@ void commit_gradient(ParamGroup &unit, size_t index) {
 void add_gradient(ParamGroup &unit, size_t index, const tpfsdp_view &gradient) {
   take_grad_slot_of_scope(unit);
   ShardedParam &p = writable(unit, index);
-  if (shape_of(gradient) != p.param->shape())
+  check_in_host_memory(gradient, p.param->full_name(), false);
+  if (!has_shape(gradient, p.param->shape()))
     fail(TPFSDP_ERR_INVALID_ARGUMENT, "the gradient of ", p.param->full_name(), " has shape ",
          shape_text(shape_of(gradient)), ", the parameter ", shape_text(p.param->shape()));
   if (!is_floating(gradient.dtype))
@@ -213,7 +232,10 @@ void add_gradient(ParamGroup &unit, size_t index, const tpfsdp_view &gradient) {
 }
 
 Status issue_reduction(ParamGroup &unit, bool may_wait) {
-  if (!unit.held_grad_slot) return TPFSDP_OK;
+  if (!unit.held_grad_slot) {
+    if (!unit.grad_slot) show_empty_gradients(unit);
+    return TPFSDP_OK;
+  }
   Root &root = unit.root();
   const bool has_any = std::any_of(unit.params.begin(), unit.params.end(), [](const auto &p) { return p.committed; });
   if (has_any && unit.is_reducing) {  // a second backward of the unit: its shards are added to, so the first ends now
@@ -242,6 +264,7 @@ Status issue_reduction(ParamGroup &unit, bool may_wait) {
       op.piece_count = static_cast<int64_t>(unit.reduce_pieces.size());
       if (unit.group->submit(op, part.wire_bytes, may_wait, &unit.reduce_sequence) == TPFSDP_PENDING)
         return TPFSDP_PENDING;
+      unit.reduce_generation = unit.group->generation();
       unit.held_grad_slot->last_reduce = unit.reduce_sequence;
       root.reductions.push_back(&unit);
     } else {
@@ -269,6 +292,7 @@ void finish_reductions(Root &root, const Group &group, int64_t sequence) {
       ++i;
       continue;
     }
+    refuse_given_up(unit, unit.reduce_generation, "reduction");
     pending.erase(pending.begin() + static_cast<std::ptrdiff_t>(i));
     show_gradients(unit);
   }
@@ -276,6 +300,7 @@ void finish_reductions(Root &root, const Group &group, int64_t sequence) {
 
 void set_gradient(ShardedParam &sharded, const tpfsdp_view *gradient) {
   Param &param = *sharded.param;
+  refuse_while_reducing(sharded);
   if (!gradient) {
     param.hide(Face::kGrad);
     return;
@@ -284,7 +309,11 @@ void set_gradient(ShardedParam &sharded, const tpfsdp_view *gradient) {
   if (sharded.local_elements() > 0 && !sharded.grad_shard)
     fail(TPFSDP_ERR_STATE, "parameter ", param.full_name(),
          " has no memory for a gradient yet: call tpfsdp_root_prepare first");
-  if (shape_of(*gradient) != sharded.local_shape)
+  check_in_host_memory(*gradient, param.full_name(), false);
+  if (!is_floating(gradient->dtype))
+    fail(TPFSDP_ERR_UNSUPPORTED, "the gradient of ", param.full_name(), " (", dtype_name(param.dtype()), ") has dtype ",
+         dtype_name(gradient->dtype), "; f64, f32, f16 or bf16 is needed");
+  if (!has_shape(*gradient, sharded.local_shape))
     fail(TPFSDP_ERR_INVALID_ARGUMENT, "the gradient shard of ", param.full_name(), " has shape ",
          shape_text(shape_of(*gradient)), ", the local shard ", shape_text(sharded.local_shape));
   cast(sharded.grad_shard, param.dtype(), gradient->data, gradient->dtype, sharded.local_elements());
@@ -293,6 +322,7 @@ void set_gradient(ShardedParam &sharded, const tpfsdp_view *gradient) {
 
 void zero_gradient(ShardedParam &sharded, bool to_none) {
   Param &param = *sharded.param;
+  refuse_while_reducing(sharded);
   if (!param.has(Face::kGrad)) return;
   if (to_none) {
     param.hide(Face::kGrad);

@@ -38,10 +38,10 @@ void settle(Module &module) {
     }
   } catch (const Failure &failure) {
     for (const State *state : root->states) {
-      if (!state->unit || state->unit->group->size() == 1) continue;
-      state->unit->group->post_failure(failure.status(), failure.what());
-      state->unit->group->give_up();
-      break;  // the group of the first unit: that of the whole tree, where there is one
+      if (state->unit) state->unit->group->post_failure(failure.status(), failure.what());
+    }
+    for (const State *state : root->states) {
+      if (state->unit) state->unit->group->give_up();
     }
     throw;
   }
@@ -62,6 +62,20 @@ void settle(Module &module) {
   root->reductions.reserve(root->units.size());
 }
 
+// The outermost sharded module on the way up; null: none.
+Module *outermost_sharded(Module &module) {
+  Module *outermost = nullptr;
+  for (Module *at = &module; at; at = at->parent()) {
+    if (at->state) outermost = at;
+  }
+  return outermost;
+}
+
+[[noreturn]] void refuse_other_module(const Module &module, const Module &root, const char *call) {
+  const auto name = [](const Module &of) { return of.path().empty() ? std::string("<root>") : of.path(); };
+  fail(TPFSDP_ERR_STATE, call, " is for the root; \"", name(module), "\" is not, the root is \"", name(root), "\"");
+}
+
 }  // namespace
 
 Root &settle_by_forward(Module &module) {
@@ -72,22 +86,25 @@ Root &settle_by_forward(Module &module) {
 
 Root &settle_outermost(Module &module) {
   State &state = state_of(module);
-  if (state.root) return *state.root;
-  Module *outermost = &module;
-  for (Module *above = module.parent(); above; above = above->parent()) {
-    if (above->state) outermost = above;
-  }
-  settle(*outermost);
+  if (!state.root) settle(*outermost_sharded(module));
   return *state.root;
 }
 
 Root &root_of(Module &module, const char *call) {
-  Root &root = settle_outermost(module);
-  root.refuse_without_module();
-  if (root.module != &module)
-    fail(TPFSDP_ERR_STATE, call, " is for the root; \"", module.path(), "\" is not, the root is \"", root.module->path(),
-         "\"");
-  return root;
+  const State &state = state_of(module);
+  if (!state.root) {
+    if (Module *outermost = outermost_sharded(module); outermost != &module) refuse_other_module(module, *outermost, call);
+    settle(module);
+  }
+  state.root->refuse_without_module();
+  if (state.root->module != &module) refuse_other_module(module, *state.root->module, call);
+  return *state.root;
+}
+
+const Root &settled_root(Module &module, const char *call) {
+  if (!state_of(module).root)
+    fail(TPFSDP_ERR_STATE, call, " of module \"", module.path(), "\": nothing is known before the first step; call tpfsdp_root_prepare first");
+  return root_of(module, call);
 }
 
 Status Root::prepare(bool may_wait) {
@@ -107,6 +124,13 @@ Status Root::prepare(bool may_wait) {
     if (plan_is_old_) make_plan();
     return TPFSDP_OK;
   });
+}
+
+bool Root::is_between_steps() const {
+  return !forward_root && !is_in_backward && end_phase == 0 && post_forward_order.empty() && reductions.empty() &&
+         std::none_of(units.begin(), units.end(), [](const ParamGroup *unit) {
+           return unit->is_posting || unit->is_gathering || unit->held_grad_slot || unit->scopes > 0;
+         });
 }
 
 void Root::forget(State &state) noexcept {
@@ -164,6 +188,7 @@ void Root::name_units() {
 }
 
 void Root::make_plan() {
+  check_units();  // again: what is trainable may have changed
   std::vector<PlannedUnit> full(units.size()), gradients(units.size());
   for (size_t i = 0; i < units.size(); ++i) {
     ParamGroup &unit = *units[i];

@@ -27,7 +27,7 @@ enum class Window { kOpen, kClosed, kExplicit };
 
 class Root {
  public:
-  explicit Root(Module &outermost) : module(&outermost), context(&outermost.context()) {}
+  explicit Root(Module &outermost) : module(&outermost), context(&outermost.context()) { out_of_memory(); }
   Root(const Root &) = delete;
   Root &operator=(const Root &) = delete;
 
@@ -44,6 +44,8 @@ class Root {
   Status prepare(bool may_wait);
   bool is_ready() const { return stage_ == Stage::kReady; }
   void plan_again() { plan_is_old_ = true; }
+  // Nothing of a step is under way, on this rank's part.
+  bool is_between_steps() const;
   void forget(State &state) noexcept;
 
   // ---- Memory ----
@@ -82,17 +84,18 @@ class Root {
     try {
       return body();
     } catch (const Failure &failure) {
-      failed(failure);
-      throw;
+      const Failure told = with_rank(failure);
+      failed(told);
+      throw told;
     } catch (const std::bad_alloc &) {
-      ErrorDetail detail;
-      detail.status = TPFSDP_ERR_OUT_OF_MEMORY;
-      detail.message = "out of memory in a step";
-      failed(Failure(std::move(detail)));
+      failed(out_of_memory());
       throw;
     }
   }
   void failed(const Failure &failure) noexcept;
+  // The same failure, saying which rank it came from where nothing did.
+  Failure with_rank(const Failure &failure) const;
+  static const Failure &out_of_memory();  // made with the first root, before it is needed
   void refuse_if_failed() const;
   void refuse_unfinished_end() const;
   void refuse_without_module() const;
@@ -121,7 +124,12 @@ class Root {
 // anything else on the outermost sharded module above it.
 Root &settle_by_forward(Module &module);
 Root &settle_outermost(Module &module);
-// Settled, and it is this module; throws STATE naming the root.
+// It is this module, settled now if it is not yet; throws STATE naming the root.
 Root &root_of(Module &module, const char *call);
+// The same, but it is not settled by asking: throws STATE before.
+const Root &settled_root(Module &module, const char *call);
+
+// The host's own failure, on the tree of a module or on every tree below it.
+void report_failure(Module &module, const std::string &why);
 
 }  // namespace tpfsdp

@@ -9,6 +9,8 @@
 namespace tpfsdp {
 
 void record_post_forward(Root &root, ParamGroup &unit) {
+  // Forwards whose backward never comes would make it grow for ever.
+  if (root.post_forward_order.size() >= 64 * root.units.size()) forget_order(root);
   unit.post_forward_positions.push_back(static_cast<int64_t>(root.post_forward_order.size()));
   root.post_forward_order.push_back(&unit);
 }

@@ -49,7 +49,7 @@ Scope::Scope(std::vector<Ref<Module>> modules, bool recurse) : modules_(std::mov
       add_unit(units_, *module);
       continue;
     }
-    for (const auto &[name, below] : list_modules(*module, "", true)) add_unit(units_, *below);
+    for_each_below(*module, [&](const Module &below) { add_unit(units_, below); });
   }
   root.prepare(true);
   for (ParamGroup *unit : units_) {
@@ -102,14 +102,14 @@ void reshard_module(Module &module) {
 }
 
 void reduce_below(Module &module) {
-  std::vector<ParamGroup *> units;
-  for (const auto &[name, below] : list_modules(module, "", true)) add_unit(units, *below);
-  if (units.empty()) state_of(module);
-  Root &root = settle_outermost(module);
-  root.step([&] {
-    for (ParamGroup *unit : units) issue_reduction(*unit, true);
-    return TPFSDP_OK;
+  bool is_sharded = false;
+  for_each_below(module, [&](Module &below) {
+    const State *state = state_or_null(below);
+    is_sharded = is_sharded || state;
+    if (!state || !state->unit) return;
+    settle_outermost(below).step([&] { return issue_reduction(*state->unit, true); });
   });
+  if (!is_sharded) state_of(module);
 }
 
 }  // namespace tpfsdp

@@ -32,11 +32,12 @@ ShardPlaces places(const ShardLayout &layout, int32_t rank, bool of_gradients) {
 }  // namespace
 
 RowRange rows_of_rank(int64_t rows, int32_t world_size, int32_t rank) {
-  const int64_t chunk = (rows + world_size - 1) / world_size;
+  const int64_t chunk = rows / world_size + (rows % world_size != 0 ? 1 : 0);
 #if defined(TPFSDP_MUTANT_DROP_TAIL_ROWS)
   rows -= rows % world_size;
 #endif
-  return {std::min(rank * chunk, rows), std::min((rank + 1) * chunk, rows)};
+  const auto start = [&](int64_t of) { return chunk > 0 && of >= rows / chunk + 1 ? rows : std::min(of * chunk, rows); };
+  return {start(rank), start(rank + 1)};
 }
 
 ShardLayout::ShardLayout(const std::vector<ParamSpec> &specs, int32_t ranks) : world_size(ranks) {
@@ -45,7 +46,8 @@ ShardLayout::ShardLayout(const std::vector<ParamSpec> &specs, int32_t ranks) : w
     dtype_bytes(spec.dtype, element_count(spec.shape));  // refuses what does not fit
     ParamLayout param;
     param.rows = spec.shape.front();
-    param.row_elements = element_count(Shape(spec.shape.begin() + 1, spec.shape.end()));
+    const bool is_empty = std::find(spec.shape.begin(), spec.shape.end(), 0) != spec.shape.end();
+    param.row_elements = is_empty ? 0 : element_count(Shape(spec.shape.begin() + 1, spec.shape.end()));
     if (param.row_elements % 8 * dtype_bits(spec.dtype) % 8 != 0)
       fail(TPFSDP_ERR_UNSUPPORTED, "rows of ", param.row_elements, " ", dtype_name(spec.dtype),
            " elements are not whole bytes and cannot be cut");

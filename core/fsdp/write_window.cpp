@@ -66,12 +66,19 @@ void close_window(Root &root) {
 Status open_window_after_backward(Root &root, bool may_wait) {
   if (root.end_phase == 0) {
     const Status status = root.step([&] {
+      if (root.window == Window::kExplicit)
+        fail(TPFSDP_ERR_STATE, "end_backward inside an explicit write window: call tpfsdp_shards_end_write first");
       if (complete_all(root, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
       const std::string pending = names_of(root, [](const ParamGroup &unit) { return unit.is_gathering; });
       if (!pending.empty())
         fail(TPFSDP_ERR_STATE, "a gather is under way at the end of backward: unit(s) ", pending,
              "; wait for their unshard first");
       refuse_pins(root);
+      for (const Ref<Group> &group : root.groups) {
+        if (group->has_told_failure())
+          fail(TPFSDP_ERR_STATE, "a collective on group ", group->name(),
+               " failed on this rank: call reset_iter_state on the root of every rank, then go on");
+      }
       for (const Ref<Group> &group : root.groups) group->publish_step();
       return TPFSDP_OK;
     });
@@ -127,6 +134,7 @@ void replace_shard(ParamGroup &unit, size_t index, const Tensor &values) {
     fail(TPFSDP_ERR_INVALID_ARGUMENT, "the shard of ", p.param->full_name(), " on ", unit.describe_rank(), " is ",
          dtype_name(p.param->dtype()), " ", shape_text(p.local_shape), ", the tensor ", dtype_name(values.dtype()), " ",
          shape_text(values.shape()));
+  check_in_host_memory(values.view(), p.param->full_name(), false);
   Root *root = unit.state.root.get();
   const bool opens = root && root->window == Window::kClosed;
   if (opens) begin_write(*root);

@@ -15,10 +15,10 @@ auto find_buffer(auto &buffers, const std::string &name) {
   return std::find_if(buffers.begin(), buffers.end(), [&](const auto &buffer) { return buffer.name == name; });
 }
 
-bool reaches(const Module &from, const Module *target) {
-  if (&from == target) return true;
-  return std::any_of(from.children().begin(), from.children().end(),
-                     [&](const auto &child) { return child.second && reaches(*child.second, target); });
+bool reaches(Module &from, const Module *target) {
+  bool found = false;
+  for_each_below(from, [&](const Module &below) { found = found || &below == target; });
+  return found;
 }
 
 }  // namespace

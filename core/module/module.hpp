@@ -74,6 +74,7 @@ class Module final : public Object {
   bool training = true;
   bool grad_enabled = true;
   std::shared_ptr<ModuleState> state;  // of fully_shard on this module
+  int64_t last_walk = 0;               // the walk that met it last, see for_each_below
   bool is_managed = false;             // some fully_shard call walked it: its tree does not change any more
 
  private:
@@ -101,6 +102,18 @@ std::vector<NamedModule> list_children(Module &module);
 std::vector<NamedModule> list_modules(Module &module, const std::string &prefix, bool remove_duplicates);
 std::vector<std::pair<std::string, Param *>> list_params(Module &module, bool recurse);
 std::vector<std::pair<std::string, Tensor *>> list_buffers(Module &module, bool recurse);
+
+// Calls visit(module) for the module and all below it, each once, without allocating: for calls of every step.
+template <class Visit>
+void for_each_below(Module &module, Visit &&visit, int64_t walk = 0) {
+  if (walk == 0) walk = next_identity();
+  if (module.last_walk == walk) return;
+  module.last_walk = walk;
+  visit(module);
+  for (const auto &[name, child] : module.children()) {
+    if (child) for_each_below(*child, visit, walk);
+  }
+}
 
 // One module a line, with class, shapes and extra_repr.
 std::string describe(Module &module);

@@ -129,4 +129,14 @@ void check_view(const tpfsdp_view &view, const char *what) {
   if (view.strides && view.ndim > 0) check_strides(shape, view.strides, what);
 }
 
+void check_in_host_memory(const tpfsdp_view &view, const std::string &owner, bool allows_meta) {
+  if (view.device_type == TPFSDP_DEVICE_CPU || (allows_meta && view.device_type == TPFSDP_DEVICE_META)) return;
+  fail(TPFSDP_ERR_UNSUPPORTED, "the memory for ", owner, " is on device type ", view.device_type,
+       "; this version works on CPU memory (device type ", static_cast<int32_t>(TPFSDP_DEVICE_CPU), ")");
+}
+
+bool has_shape(const tpfsdp_view &view, const Shape &shape) noexcept {
+  return static_cast<size_t>(view.ndim) == shape.size() && std::equal(shape.begin(), shape.end(), view.shape);
+}
+
 }  // namespace tpfsdp

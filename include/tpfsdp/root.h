@@ -10,7 +10,8 @@ extern "C" {
 #endif
 
 /* The root of a tree is its outermost sharded module. The first forward settles it (so it must run on that
- * module), or a scope, or tpfsdp_root_prepare. The functions here give STATE on any other module, naming the root. */
+ * module), or a scope, or tpfsdp_root_prepare. All functions here but tpfsdp_root_fail give STATE on any other module,
+ * naming the root. */
 
 /**
  * What a root's tree holds on this rank, exactly: the memory that its regions and slots were given, alignment
@@ -40,14 +41,15 @@ TPFSDP_API TPFSDP_CHECK_RESULT tpfsdp_status
 tpfsdp_root_prepare(tpfsdp_module *root, TPFSDP_NULLABLE tpfsdp_error **error) TPFSDP_NOEXCEPT;
 
 /**
- * Reports the host's own failure inside a step: peers return REMOTE with this rank and @p why from the collective
- * that this rank does not reach. Never waits. Next, on every rank: tpfsdp_fsdp_module_reset_iter_state.
- * Since: 0.1.
+ * Reports the host's own failure inside a step, on the tree that @p module belongs to, or on every sharded tree below it:
+ * peers return REMOTE with this rank and @p why from the collective that this rank does not reach. Never waits. Next, on
+ * every rank: tpfsdp_fsdp_module_reset_iter_state.
+ * Errors: STATE (nothing is sharded there, or the step has failed already). Since: 0.1.
  */
 TPFSDP_API TPFSDP_CHECK_RESULT tpfsdp_status
-tpfsdp_root_fail(tpfsdp_module *root, const char *why, TPFSDP_NULLABLE tpfsdp_error **error) TPFSDP_NOEXCEPT;
+tpfsdp_root_fail(tpfsdp_module *module, const char *why, TPFSDP_NULLABLE tpfsdp_error **error) TPFSDP_NOEXCEPT;
 
-/** Fills @p out_info. PyTorch: memory_stats. Since: 0.1. */
+/** Fills @p out_info. Errors: STATE (before the first step or tpfsdp_root_prepare). PyTorch: memory_stats. Since: 0.1. */
 TPFSDP_API TPFSDP_CHECK_RESULT tpfsdp_status
 tpfsdp_root_get_memory_info(tpfsdp_module *root, tpfsdp_memory_info *out_info,
                             TPFSDP_NULLABLE tpfsdp_error **error) TPFSDP_NOEXCEPT;

@@ -282,8 +282,8 @@ class Module(Owner):
             self._after(phase, outermost)
             return result
         except BaseException as error:
-            if outermost and not isinstance(error, TpfsdpError):
-                with contextlib.suppress(TpfsdpError):  # where it is no sharded root, no peer waits for it
+            if outermost:
+                with contextlib.suppress(TpfsdpError):  # nothing is sharded here, or the library has told it already
                     capi.root_fail(self._handle, f"{type(error).__name__}: {error}")
             raise
 

@@ -42,9 +42,11 @@ class Tree {
   void shard(const Names &paths, const std::vector<const Param *> &ignored = {}) {
     std::vector<Ref<Module>> modules;
     for (const std::string &path : paths) modules.push_back(module(path));
-    ShardOptions options;
-    options.ignored = ignored;
-    fully_shard(modules, nullptr, std::move(options));
+    fully_shard(modules, nullptr, [&] {
+      ShardOptions options;
+      options.ignored = ignored;
+      return options;
+    });
   }
   Names unit(const std::string &path) {
     const State &state = state_of(*module(path));

@@ -115,7 +115,8 @@ void reduce_as(tpfsdp_reduce_op op, const void *const *inputs, int32_t ranks, vo
 
 tpfsdp_status reduce(tpfsdp_reduce_op op, const void *const *inputs, int32_t ranks, tpfsdp_dtype dtype, tpfsdp_dtype,
                      void *output, tpfsdp_dtype, int64_t count, double divisor, tpfsdp_bool accumulate) {
-  if (hooks().before_reduce) hooks().before_reduce();
+  if (hooks().before_reduce)
+    if (const tpfsdp_status status = hooks().before_reduce(); status < 0) return status;
   if (dtype == TPFSDP_DTYPE_F32) reduce_as<float>(op, inputs, ranks, output, count, divisor, accumulate != 0);
   else if (dtype == TPFSDP_DTYPE_F64) reduce_as<double>(op, inputs, ranks, output, count, divisor, accumulate != 0);
   else return TPFSDP_ERR_UNSUPPORTED;

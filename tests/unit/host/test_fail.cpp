@@ -2,6 +2,7 @@
 // A failure of one rank reaches the others in place of its next sequence; the comm stays usable.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <string>
 #include <vector>
@@ -41,6 +42,73 @@ TEST(Fail, AfterPostIsTheNextSequence) {
       EXPECT_EQ(rank.complete(1), TPFSDP_OK) << rank.call.text;
       EXPECT_EQ(rank.barrier(), TPFSDP_ERR_REMOTE);
       EXPECT_TRUE(has(rank.call.text, "stopped by hand")) << rank.call.text;
+    }
+    EXPECT_EQ(rank.reset(), TPFSDP_OK) << rank.call.text;
+    EXPECT_EQ(rank.barrier(), TPFSDP_OK) << rank.call.text;
+  });
+}
+
+TEST(Fail, MidRead) {
+  // The reduction fails in the second of three chunks on rank 1, whose post everybody has read by then or will.
+  constexpr int64_t PART = 600'000;
+  static thread_local bool fails_here = false;
+  std::atomic<int> chunks{0}, fired{0};
+  hooks().before_reduce = [&]() -> tpfsdp_status {
+    if (!fails_here || ++chunks != 2) return TPFSDP_OK;
+    ++fired;
+    return TPFSDP_ERR_IO;
+  };
+  run_ranks(3, [&](Rank &rank) {
+    void *data = nullptr;
+    tpfsdp_backend_region *region = nullptr;
+    ASSERT_EQ(table().region_create(rank.call.handle(), rank.comm, 3 * PART * 4, &data, &region), TPFSDP_OK);
+    auto *in = static_cast<float *>(data);
+    std::fill(in, in + 3 * PART, static_cast<float>(rank.rank + 1));
+    std::vector<float> out(PART, -1);
+    Op op = reduce_scatter(rank, in, out.data(), {PART, PART, PART}, region);
+    fails_here = rank.rank == 1;
+    ASSERT_EQ(rank.submit(op), TPFSDP_OK) << rank.call.text;
+    if (rank.rank == 1) {
+      EXPECT_EQ(rank.complete(1), TPFSDP_ERR_IO);
+      EXPECT_EQ(rank.call.sequence, 1);
+      EXPECT_TRUE(has(rank.call.text, "reducing f32")) << rank.call.text;
+      EXPECT_EQ(out[PART - 1], -1.0F) << "went on after the failure";
+      rank.fail(TPFSDP_ERR_IO, "the copy broke");
+      EXPECT_EQ(rank.complete(1), TPFSDP_ERR_IO) << "asked again, the same error";
+    } else {
+      EXPECT_EQ(rank.complete(1), TPFSDP_OK) << rank.call.text;
+      EXPECT_EQ(out, std::vector<float>(PART, 6));
+      EXPECT_EQ(rank.barrier(), TPFSDP_ERR_REMOTE);
+      EXPECT_EQ(rank.call.at_fault, 1);
+      EXPECT_EQ(rank.call.sequence, 2);
+      EXPECT_TRUE(has(rank.call.text, "the copy broke")) << rank.call.text;
+    }
+    fails_here = false;
+    EXPECT_EQ(rank.reset(), TPFSDP_OK) << rank.call.text;
+    EXPECT_EQ(rank.run(op), TPFSDP_OK) << rank.call.text;
+    EXPECT_EQ(out, std::vector<float>(PART, 6));
+    table().region_destroy(region);
+    EXPECT_EQ(rank.shutdown(), TPFSDP_OK) << rank.call.text;
+  });
+  hooks() = {};
+  EXPECT_EQ(fired, 1);
+}
+
+TEST(Fail, UnreadErrorBehindACollectiveIsTheOnlyOne) {
+  run_ranks(2, [](Rank &rank) {
+    if (rank.rank == 0) {
+      rank.fail(TPFSDP_ERR_CALLBACK, "first");
+      ASSERT_EQ(rank.submit(barrier_op()), TPFSDP_OK) << rank.call.text;
+      tpfsdp_backend_peer other{};
+      other.struct_size = sizeof other;
+      ASSERT_EQ(table().comm_get_peer(rank.comm, 1, &other), TPFSDP_OK);
+      if (other.posted == 0) {
+        rank.fail(TPFSDP_ERR_CALLBACK, "second");
+        EXPECT_EQ(table().comm_check(rank.call.handle(), rank.comm), TPFSDP_OK) << rank.call.text;
+      }
+    } else {
+      EXPECT_EQ(rank.barrier(), TPFSDP_ERR_REMOTE);
+      EXPECT_TRUE(has(rank.call.text, "first")) << rank.call.text;
     }
     EXPECT_EQ(rank.reset(), TPFSDP_OK) << rank.call.text;
     EXPECT_EQ(rank.barrier(), TPFSDP_OK) << rank.call.text;

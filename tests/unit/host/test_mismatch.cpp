@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/host/comm.hpp"
 #include "ranks.hpp"
 
 namespace host_test {
@@ -52,6 +53,27 @@ TEST(Mismatch, EveryField) {
           EXPECT_EQ(rank.barrier(), TPFSDP_OK) << rank.call.text;
         });
       }
+}
+
+TEST(Mismatch, Epoch) {
+  for (int odd = 0; odd < 3; ++odd)
+    for (const int64_t part : {int64_t{8}, int64_t{4}})
+      run_ranks(3, [&](Rank &rank) {
+        uint32_t &epoch = reinterpret_cast<tpfsdp::host::Comm *>(rank.comm)->epoch;
+        std::vector<float> in(24, 1), out(24, -7);
+        Op op = reduce_scatter(rank, in.data(), out.data(), {part, part, part});
+        epoch = rank.rank == odd ? 8 : 7;
+        EXPECT_EQ(rank.run(op), TPFSDP_ERR_MISMATCH) << rank.call.text;
+        EXPECT_EQ(rank.call.at_fault, odd);
+        EXPECT_TRUE(has(rank.call.text, "epoch 7") && has(rank.call.text, "epoch 8") &&
+                    has(rank.call.text, "odd one out: rank " + std::to_string(odd)))
+            << rank.call.text;
+        EXPECT_EQ(out[0], -7.0F) << "a byte was moved";
+        epoch = 7;
+        EXPECT_EQ(rank.reset(), TPFSDP_OK) << rank.call.text;
+        EXPECT_EQ(rank.run(op), TPFSDP_OK) << rank.call.text;
+        EXPECT_EQ(rank.wait_read(rank.last), TPFSDP_OK) << rank.call.text;
+      });
 }
 
 TEST(Mismatch, NoOddOneWithoutMajority) {

@@ -2,6 +2,7 @@
 // Memory that peers may read outlives every reader, and the caller's own memory is never read once it is taken back.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -92,6 +93,47 @@ TEST(Region, OutlivesOwner) {
       EXPECT_TRUE(heap().is_live(data)) << "freed under a reader";
       left = true;
     }
+  });
+}
+
+TEST(Gather, PrivateSourceNotSlot) {
+  // Rank 0 has its group whole, gives it up and refills the slot with the next one while rank 1 still copies the first.
+  constexpr int64_t PART = 700'000;
+  Gate gate;
+  run_ranks(2, [&](Rank &rank) {
+    tpfsdp_backend_region *regions[2];
+    float *shards[2];
+    for (int g = 0; g < 2; ++g) {
+      shards[g] = region_of(rank, PART, &regions[g]);
+      std::fill(shards[g], shards[g] + PART, static_cast<float>(10 * (g + 1) + rank.rank));
+    }
+    std::vector<float> slot(2 * PART, -1);
+    Op first = all_gather(rank, shards[0], slot.data(), {PART, PART}, regions[0]);
+    Op second = all_gather(rank, shards[1], slot.data(), {PART, PART}, regions[1]);
+    const auto holds = [&](float of_rank_0) {
+      return std::all_of(slot.begin(), slot.begin() + PART, [&](float v) { return v == of_rank_0; }) &&
+             std::all_of(slot.begin() + PART, slot.end(), [&](float v) { return v == of_rank_0 + 1; });
+    };
+    Gate::held_here() = rank.rank == 1;
+    ASSERT_EQ(rank.submit(first), TPFSDP_OK) << rank.call.text;
+    if (rank.rank == 0) {
+      EXPECT_EQ(rank.complete(1), TPFSDP_OK) << rank.call.text;
+      EXPECT_TRUE(holds(10));
+      while (!gate.inside) std::this_thread::sleep_for(milliseconds(1));
+      std::fill(slot.begin(), slot.end(), -9.0F);  // reshard, poisoned
+      ASSERT_EQ(rank.submit(second), TPFSDP_OK) << rank.call.text;
+      EXPECT_EQ(rank.wait_read(1, false), TPFSDP_PENDING) << "rank 1 was held, and is not";
+      gate.open = true;
+    } else {
+      EXPECT_EQ(rank.complete(1), TPFSDP_OK) << rank.call.text;
+      EXPECT_TRUE(holds(10)) << "read a slot of rank 0, not its shard";
+      ASSERT_EQ(rank.submit(second), TPFSDP_OK) << rank.call.text;
+    }
+    EXPECT_EQ(rank.complete(2), TPFSDP_OK) << rank.call.text;
+    EXPECT_TRUE(holds(20));
+    EXPECT_EQ(rank.wait_read(2), TPFSDP_OK) << rank.call.text;
+    for (auto *region : regions) table().region_destroy(region);
+    EXPECT_EQ(rank.shutdown(), TPFSDP_OK) << rank.call.text;
   });
 }
 

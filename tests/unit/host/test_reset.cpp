@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "backends/host/comm.hpp"
 #include "ranks.hpp"
 
 namespace host_test {
@@ -86,8 +87,7 @@ TEST(Reset, WithPeerClosed) {
   });
 }
 
-TEST(Reset, EpochEqual) {
-  // A rank of an older epoch is found by its fingerprint: simulated by one that resets alone on another comm name.
+TEST(Reset, EpochAdvancesEverywhere) {
   run_ranks(2, [](Rank &rank) {
     for (int i = 0; i < 3; ++i) ASSERT_EQ(rank.reset(), TPFSDP_OK);
     Op op = barrier_op();
@@ -95,6 +95,22 @@ TEST(Reset, EpochEqual) {
     EXPECT_EQ(rank.run(op), TPFSDP_ERR_MISMATCH);
     EXPECT_TRUE(has(rank.call.text, "epoch 3")) << rank.call.text;
     EXPECT_FALSE(has(rank.call.text, "epoch 2")) << rank.call.text;
+  });
+}
+
+TEST(Reset, EpochEqual) {
+  // Rank 1 has missed a reset. No collective moves a byte, and the next reset says so instead of going on.
+  run_ranks(3, [](Rank &rank) {
+    for (int i = 0; i < 2; ++i) ASSERT_EQ(rank.reset(), TPFSDP_OK) << rank.call.text;
+    if (rank.rank == 1) --reinterpret_cast<tpfsdp::host::Comm *>(rank.comm)->epoch;
+    EXPECT_EQ(rank.barrier(), TPFSDP_ERR_MISMATCH);
+    EXPECT_EQ(rank.call.at_fault, 1);
+    EXPECT_TRUE(has(rank.call.text, "epoch 2") && has(rank.call.text, "epoch 1")) << rank.call.text;
+    EXPECT_EQ(rank.reset(), TPFSDP_ERR_INTERNAL);
+    EXPECT_TRUE(has(rank.call.text, "RESET_EQUAL") && has(rank.call.text, "at epoch 2") &&
+                has(rank.call.text, "at epoch 1") && has(rank.call.text, "rank 1"))
+        << rank.call.text;
+    EXPECT_EQ(rank.submit(barrier_op()), TPFSDP_ERR_INTERNAL) << "it sticks";
   });
 }
 

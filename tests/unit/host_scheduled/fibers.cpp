@@ -171,6 +171,7 @@ void Fibers::sleep(int32_t rank, const Bell &bell, uint32_t seen) {
     return;
   }
   Fiber &fiber = *fibers_[static_cast<size_t>(rank)];
+  ++system_calls_;
   if (bell.load() != seen) return;
   fiber.state = State::ASLEEP;
   fiber.bell = &bell;
@@ -178,6 +179,7 @@ void Fibers::sleep(int32_t rank, const Bell &bell, uint32_t seen) {
 }
 
 void Fibers::wake(int32_t, const Bell &bell) {
+  ++system_calls_;
   for (const auto &fiber : fibers_)
     if (fiber->state == State::ASLEEP && fiber->bell == &bell) fiber->state = State::READY;
 }

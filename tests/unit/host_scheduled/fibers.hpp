@@ -53,6 +53,8 @@ class Fibers final : public tpfsdp::host::Scheduler {
   int64_t now_ns() const { return now_ns_; }
   /// How often all slept and only the 100 ms slice went on: a lost wake-up, or a wait for what never comes.
   int rescues() const { return rescues_; }
+  /// How often a rank would have entered the kernel, to sleep or to wake.
+  int64_t system_calls() const { return system_calls_; }
   bool stopped(int rank) const { return fibers_[static_cast<size_t>(rank)]->state == State::STOPPED; }
   int64_t points(int rank) const { return fibers_[static_cast<size_t>(rank)]->points; }
   /// The point before which the rank waits.
@@ -96,6 +98,7 @@ class Fibers final : public tpfsdp::host::Scheduler {
   bool unwinding_ = false;
   int64_t now_ns_ = 1'000'000'000;
   int rescues_ = 0;
+  int64_t system_calls_ = 0;
 };
 
 }  // namespace host_test

@@ -62,6 +62,8 @@ void Scheduled::kill_at(int r, int64_t n) {
   });
 }
 
+uint32_t Scheduled::sleepers() const { return of(*ranks_[0][0]).layout.front().sleepers.load(); }
+
 uint64_t Scheduled::violations() const {
   uint64_t sum = 0;
   for (const auto &comm : ranks_)

@@ -25,6 +25,8 @@ class Scheduled {
   Rank &rank(int r, int comm = 0) { return *ranks_[static_cast<size_t>(comm)][static_cast<size_t>(r)]; }
   /// Of invariants, on any rank.
   uint64_t violations() const;
+  /// What the first comm's word says.
+  uint32_t sleepers() const;
 
   Fibers fibers;
 

@@ -3,6 +3,7 @@
 // point. Whatever happens, ranks apply the same steps, read whole versions, and nobody sleeps for ever.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -223,6 +224,71 @@ TEST(Flags, WakesAllSleepers) {
   } strategy;
   ranks.run([](Rank &rank) { EXPECT_EQ(rank.barrier(), TPFSDP_OK) << rank.call.text; }, strategy);
   EXPECT_EQ(ranks.fibers.rescues(), 0);
+}
+
+TEST(Flags, DeadSleeperBlocksNobody) {
+  // Rank 1 posts, announces its sleep and dies before it sleeps: the count of sleepers stays too high for ever.
+  class OneFirst final : public Strategy {
+   public:
+    int next(const Fibers &, const std::vector<int> &ready, int) override {
+      return std::find(ready.begin(), ready.end(), 1) != ready.end() ? 1 : ready.front();
+    }
+  } strategy;
+  bool found = false;
+  for (int64_t n = 0; n < 40 && !found; ++n) {
+    Scheduled ranks(3);
+    ranks.kill_at(1, n);
+    tpfsdp_status ends[3] = {}, next[3] = {};
+    ranks.run(
+        [&](Rank &rank) {
+          if (rank.rank == 0) found = ranks.fibers.stopped(1) && ranks.sleepers() == 1;
+          ends[rank.rank] = rank.barrier();
+          if (rank.rank == 1) return;
+          const int rescues = ranks.fibers.rescues();
+          EXPECT_TRUE(!found || rescues == 0) << "slept for ever after the death";
+          if (found && ends[rank.rank] == TPFSDP_OK) next[rank.rank] = rank.barrier();
+        },
+        strategy);
+    if (!found) continue;
+    EXPECT_EQ(ends[0], TPFSDP_OK) << ranks.rank(0).call.text;
+    EXPECT_EQ(ends[2], TPFSDP_OK) << ranks.rank(2).call.text;
+    EXPECT_EQ(next[0], TPFSDP_ERR_PEER_LOST) << ranks.rank(0).call.text;
+    EXPECT_EQ(next[2], TPFSDP_ERR_PEER_LOST) << ranks.rank(2).call.text;
+    EXPECT_EQ(ranks.violations(), 0U);
+  }
+  EXPECT_TRUE(found) << "no point at which rank 1 had announced its sleep";
+}
+
+TEST(Steady, NoSystemCallWhileNobodySleeps) {
+  Scheduled ranks(3);
+  InTurn in_turn;
+  const auto program = [&](Rank &rank, bool may_wait) {
+    std::vector<float> in(90, 1), out(270), sum(90);
+    Op gather = all_gather(rank, in.data(), out.data(), {90, 90, 90});
+    Op large = all_reduce(in.data(), sum.data(), 90);
+    const auto until_over = [&](const auto &slot) {
+      tpfsdp_status status = TPFSDP_PENDING;
+      while ((status = slot()) == TPFSDP_PENDING) {
+      }
+      ASSERT_EQ(status, TPFSDP_OK) << rank.call.text;
+    };
+    for (int step = 0; step < 20; ++step) {
+      for (Op *op : {&gather, &large}) {
+        const tpfsdp_backend_op &posted = *op;
+        until_over([&] { return rank.submit(posted, may_wait); });
+        until_over([&] { return rank.complete(rank.last, may_wait); });
+        until_over([&] { return rank.wait_read(rank.last, may_wait); });
+      }
+      table().publish_step(rank.comm);
+      until_over([&] { return table().wait_step(rank.call.handle(), rank.comm, may_wait ? 1 : 0); });
+    }
+    EXPECT_EQ(sum[89], 3.0F);
+  };
+  const int64_t before = ranks.fibers.system_calls();
+  ranks.run([&](Rank &rank) { program(rank, false); }, in_turn);
+  EXPECT_EQ(ranks.fibers.system_calls(), before);
+  ranks.run([&](Rank &rank) { program(rank, true); }, in_turn);
+  EXPECT_GT(ranks.fibers.system_calls(), before) << "ranks that wait sleep: the count counts";
 }
 
 TEST(Reduce, AddsInRankOrder) {
