@@ -53,10 +53,33 @@ class Entry {
 };
 
 template <class T>
-Ref<T> hold(const void *handle, const char *name) {
-  Ref<Object> object = HandleTable::find_and_hold(handle, T::kKind);
+class Held {
+ public:
+  explicit Held(T *object) : object_(object) { object_->outside_ref(); }
+  Held(const Held &) = delete;
+  Held &operator=(const Held &) = delete;
+  // It may be the last reference: then the object ends inside its rank's gate, as by any release.
+  ~Held() {
+    if (Gate *gate = object_->gate()) {
+      gate->defer(object_);
+    } else {
+      object_->outside_unref();
+    }
+  }
+  T *operator->() const { return object_; }
+  T &operator*() const { return *object_; }
+  T *get() const { return object_; }
+  operator Ref<T>() const { return Ref<T>(object_); }
+
+ private:
+  T *object_;
+};
+
+template <class T>
+Held<T> hold(const void *handle, const char *name) {
+  const Ref<Object> object = HandleTable::find_and_hold(handle, T::kKind);
   if (!object) refuse_handle(handle, T::kKind, name);
-  return Ref<T>(static_cast<T *>(object.get()));
+  return Held<T>(static_cast<T *>(object.get()));
 }
 
 // The handle of an object: owned for an out-parameter of a maker, borrowed from get functions and in records.

@@ -139,7 +139,7 @@ tpfsdp_status tpfsdp_module_register_buffer(tpfsdp_module *module, const char *n
   return guard(error, [&] {
     Entry entry;
     Module &m = entry.get<Module>(module, "module");
-    m.register_buffer(&required(name, "name"), tensor ? hold<Tensor>(tensor, "tensor") : nullptr,
+    m.register_buffer(&required(name, "name"), tensor ? Ref<Tensor>(hold<Tensor>(tensor, "tensor")) : nullptr,
                       as_bool(persistent, "persistent"));
   });
 }

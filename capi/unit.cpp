@@ -55,7 +55,7 @@ tpfsdp_status tpfsdp_unit_pin(tpfsdp_unit *unit, tpfsdp_error **error) TPFSDP_NO
 
 tpfsdp_status tpfsdp_unit_unpin(tpfsdp_unit *unit, tpfsdp_error **error) TPFSDP_NOEXCEPT {
   return guard(error, [&] {
-    const Ref<ParamGroup> held = hold<ParamGroup>(unit, "unit");
+    const auto held = hold<ParamGroup>(unit, "unit");
     unpin(*held);
   });
 }

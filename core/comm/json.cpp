@@ -126,7 +126,7 @@ std::string Group::dump() const {
                      {"done", peer.done},
                      {"step", peer.step},
                      {"moving", peer.moving},
-                     {"operation", collective_name(last ? last->kind : peer.kind)},
+                     {"operation", last ? collective_name(last->kind) : ""},
                      {"unit", last ? last->unit : ""}});
     if (peer.posted == furthest) continue;
     const auto missing = log_->find(peer.posted + 1);

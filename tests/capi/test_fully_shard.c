@@ -114,7 +114,7 @@ static void test_methods(void) {
   CHECK_OK(tpfsdp_fsdp_module_get_info(t.root, &info, &error));
   CHECK_EQ(info.is_root, 1);
   CHECK_OK(tpfsdp_fsdp_module_reset_iter_state(t.root, &error));
-  CHECK_FAILS(tpfsdp_fsdp_module_reset_iter_state(t.a, &error), TPFSDP_ERR_STATE, "the root is \"\"");
+  CHECK_FAILS(tpfsdp_fsdp_module_reset_iter_state(t.a, &error), TPFSDP_ERR_STATE, "the root is \"<root>\"");
   tree_free(&t);
 }
 

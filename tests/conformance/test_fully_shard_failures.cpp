@@ -222,9 +222,24 @@ TEST(Failures, ResetIsForTheRoot) {
     model.step(0);
     const api::Error error = caught([&] { API(tpfsdp_fsdp_module_reset_iter_state, model.block(1)); });
     EXPECT_EQ(error.status, TPFSDP_ERR_STATE);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("\"b1\""), HasSubstr("the root is \"\"")));
-    EXPECT_EQ(caught([&] { API(tpfsdp_root_fail, model.block(1), "why"); }).status, TPFSDP_ERR_STATE);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("\"b1\""), HasSubstr("the root is \"<root>\"")));
     model.step(1);
+  });
+}
+
+TEST(Failures, AreReportedOnAnyModuleOfTheTree) {
+  on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
+    chain::Chain model(context, rank, {.blocks = 2});
+    model.step(0);
+    if (rank == 1) {
+      API(tpfsdp_root_fail, model.block(1), "block one is out");
+      EXPECT_EQ(caught([&] { API(tpfsdp_root_fail, model.root(), "twice"); }).status, TPFSDP_ERR_STATE);
+    } else {
+      expect_remote(caught([&] { model.step(1); }), 1, "block one is out");
+    }
+    model.reset();
+    model.step(1);
+    EXPECT_EQ(caught([&] { API(tpfsdp_root_fail, model.tree.module(), "nothing there"); }).status, TPFSDP_ERR_STATE);
   });
 }
 

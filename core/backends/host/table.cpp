@@ -101,16 +101,7 @@ tpfsdp_status comm_get_peer(tpfsdp_backend_comm *handle, int32_t rank, tpfsdp_ba
   tpfsdp_backend_peer peer{};
   peer.struct_size = out->struct_size;
   peer.rank = rank;
-  peer.unit = -1;
   const uint64_t posted = last_posted(comm, rank);
-  // A record this close to this rank's own posts cannot be written over while it is read.
-  if (posted > 0 && posted + IN_FLIGHT > comm.posted) {
-    const Record::Body &body = comm.layout.record(rank, posted).body;
-    if (body.post == Post::OP) {
-      peer.kind = body.kind;
-      peer.unit = body.unit;
-    }
-  }
   peer.posted = static_cast<int64_t>(posted);
   peer.done = static_cast<int64_t>(comm.words.see(lane.done, Look::ACQUIRE));
   peer.step = static_cast<int64_t>(comm.words.see(lane.step, Look::ACQUIRE));
