@@ -16,7 +16,7 @@ extern "C" {
  * slots go to the end and raise the minor; a break raises the major. No slot throws, prints, exits, installs handlers
  * or calls the program.
  *
- * A comm is used by one thread at a time, comm_abort, comm_check and comm_get_peer excepted; all state hangs off comms. Errors are
+ * A comm is used by one thread at a time, comm_abort and comm_check excepted; all state hangs off comms. Errors are
  * negative tpfsdp_status values after services->set_error. A slot with may_wait gives PENDING instead of waiting when
  * it is 0; called again it goes on from there.
  *
@@ -108,10 +108,12 @@ typedef struct tpfsdp_backend_comm_options {
   const char *name;             /**< unique among the comms of the store; for messages too */
 } tpfsdp_backend_comm_options;
 
-/** How far one rank was last seen. */
+/** What one rank was last seen doing. */
 typedef struct tpfsdp_backend_peer {
   uint32_t struct_size;
   int32_t rank;
+  tpfsdp_backend_kind kind;  /**< of the last post that can still be read, 0: none, or not a collective */
+  int32_t unit;
   int64_t posted;
   int64_t done;
   int64_t step;              /**< sequence at the end of its last backward */
@@ -167,7 +169,6 @@ typedef struct tpfsdp_backend_table {
   tpfsdp_status (*comm_check)(tpfsdp_backend_call *call, tpfsdp_backend_comm *comm);
   /* Leaves, if not shut down; never communicates; as give_up for the caller's own memory. */
   void (*comm_destroy)(tpfsdp_backend_comm *comm);
-  /* Any thread. */
   tpfsdp_status (*comm_get_peer)(tpfsdp_backend_comm *comm, int32_t rank, tpfsdp_backend_peer *out_peer);
   /* Posts op. Waits only when too many are in flight, and within an ALL_REDUCE, which may take two sequences. On an
    * error nothing was posted. */

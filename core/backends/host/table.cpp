@@ -101,6 +101,7 @@ tpfsdp_status comm_get_peer(tpfsdp_backend_comm *handle, int32_t rank, tpfsdp_ba
   tpfsdp_backend_peer peer{};
   peer.struct_size = out->struct_size;
   peer.rank = rank;
+  peer.unit = -1;  // what it posted last is in no word that any thread may read; its number tells
   const uint64_t posted = last_posted(comm, rank);
   peer.posted = static_cast<int64_t>(posted);
   peer.done = static_cast<int64_t>(comm.words.see(lane.done, Look::ACQUIRE));
