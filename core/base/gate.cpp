@@ -2,14 +2,21 @@
 #include "base/gate.hpp"
 
 #include <pthread.h>
+#include <sched.h>
 
+#include <chrono>
 #include <utility>
 
 namespace tpfsdp {
 namespace {
 
-// pthread_t is an address in glibc, so never 0, and costs no system call.
+// pthread_t is an address in glibc, so never 0 nor odd, and costs no system call.
 uint64_t this_thread() noexcept { return static_cast<uint64_t>(pthread_self()); }
+
+// The owner makes no call, it only runs what was deferred.
+constexpr uint64_t kDrains = 1;
+// How long a call waits for such an owner. A drain waits for nothing, but its drop may be a host's that does.
+constexpr std::chrono::milliseconds kDrainPatience(10);
 
 // Gates that were given back. Without a lock, which a fork could leave locked for ever in the child.
 std::atomic<Gate *> free_gates{nullptr};
@@ -45,11 +52,24 @@ void Gate::give_back(Gate *gate) noexcept {
 }
 
 bool Gate::try_enter() noexcept {
-  uint64_t free = 0;
-  return owner_.compare_exchange_strong(free, this_thread(), std::memory_order_acquire, std::memory_order_relaxed);
+  const auto try_once = [this](uint64_t &owner) {
+    owner = 0;
+    return owner_.compare_exchange_strong(owner, this_thread(), std::memory_order_acquire, std::memory_order_relaxed);
+  };
+  uint64_t owner = 0;
+  if (try_once(owner)) return true;
+  // A finalizer on another thread is no second call: it is gone in a moment.
+  const auto until = std::chrono::steady_clock::now() + kDrainPatience;
+  while ((owner & kDrains) != 0 && !held_by_this_thread() && std::chrono::steady_clock::now() < until) {
+    sched_yield();
+    if (try_once(owner)) return true;
+  }
+  return false;
 }
 
-bool Gate::held_by_this_thread() const noexcept { return owner_.load(std::memory_order_relaxed) == this_thread(); }
+bool Gate::held_by_this_thread() const noexcept {
+  return (owner_.load(std::memory_order_relaxed) & ~kDrains) == this_thread();
+}
 
 void Gate::leave() noexcept {
   for (;;) {
@@ -62,7 +82,10 @@ void Gate::leave() noexcept {
     }
     // Whoever queued between the drain and the store saw the gate taken: look again, or its work would wait for the
     // next call. seq_cst on both sides, as this is store-then-load against load-then-store.
-    if (!queue_.load(std::memory_order_seq_cst) || !try_enter()) return;
+    uint64_t free = 0;
+    if (!queue_.load(std::memory_order_seq_cst) ||
+        !owner_.compare_exchange_strong(free, this_thread() | kDrains, std::memory_order_acquire, std::memory_order_relaxed))
+      return;
   }
 }
 
@@ -75,7 +98,10 @@ void Gate::defer(Deferrable *object) noexcept {
       object->next_ = head;
     } while (!queue_.compare_exchange_weak(head, object, std::memory_order_seq_cst, std::memory_order_relaxed));
   }
-  if (owner_.load(std::memory_order_seq_cst) == 0 && try_enter()) leave();
+  uint64_t free = 0;
+  if (owner_.load(std::memory_order_seq_cst) == 0 &&
+      owner_.compare_exchange_strong(free, this_thread() | kDrains, std::memory_order_acquire, std::memory_order_relaxed))
+    leave();
 }
 
 void Gate::drain() noexcept {

@@ -249,6 +249,8 @@ TEST(Training, B001_AllRowsOfATiedParameterMove) {
     API(tpfsdp_module_register_parameter, b, "w", tied);  // tied again
     tree.shard({a, b});
     tree.shard({tree.root});
+    EXPECT_EQ(api::unit_info(a).param_count, 1);
+    EXPECT_EQ(api::unit_info(b).logical_bytes, 40);
     const int64_t rows = rank == 0 ? 3 : 2;
     for (int round = 0; round < 3; ++round) {
       API(tpfsdp_module_pre_forward, tree.root);
