@@ -135,7 +135,7 @@ void reduce_as(tpfsdp_reduce_op op, const Inputs &inputs, Real scale, void *outp
 
 // What the sum is multiplied by.
 template <class Real>
-Real scale_of(tpfsdp_reduce_op op, double divisor) {
+Real scale_of(tpfsdp_reduce_op op, [[maybe_unused]] double divisor) {
   if (op != TPFSDP_REDUCE_AVG) return Real{1};
 #if defined(TPFSDP_MUTANT_NO_DIVIDE)
   return Real{1};

@@ -36,7 +36,8 @@ Outcome seen_error(Comm &comm, const Awaiting &awaiting, Look look) {
 }
 
 /// The last look: a satisfied wait wins.
-Outcome unless_there(Comm &comm, const Awaiting &awaiting, int32_t peer, Outcome end) {
+Outcome unless_there([[maybe_unused]] Comm &comm, [[maybe_unused]] const Awaiting &awaiting,
+                     [[maybe_unused]] int32_t peer, Outcome end) {
 #if !defined(TPFSDP_MUTANT_NO_LAST_LOOK)
   if (there(comm, awaiting, peer, Look::LAST)) return {};
 #endif
