@@ -78,7 +78,6 @@ class ParamGroup final : public Object {
 
   Root &root() const;
   bool is_full() const { return sharded_state == ShardedState::kUnsharded; }
-  bool is_in_use() const { return scopes > 0 || pins.load(std::memory_order_relaxed) > 0; }
 
   // Layout of full values and gradients anew, after trainability changed.
   void lay_out();
