@@ -11,6 +11,10 @@
 # the thread sanitizer). A stress test is registered twice: short, and with TPFSDP_TEST_SCALE=full as <name>_full.
 
 find_package(GTest REQUIRED)
+# The real dlpack.h, of the package in tools/requirements.txt.
+file(GLOB dlpack_hints ${PROJECT_SOURCE_DIR}/build/venv/lib/python3*/site-packages/tvm_ffi/include)
+find_path(TPFSDP_DLPACK_INCLUDE_DIR dlpack/dlpack.h HINTS ${dlpack_hints}
+          DOC "Folder of dlpack/dlpack.h, which a test compares with core/tensor/dlpack.hpp" REQUIRED)
 
 set(tests_dir ${PROJECT_SOURCE_DIR}/tests)
 # Folders of tests/unit whose subject runs on several threads.
@@ -41,8 +45,14 @@ function(tpfsdp_test_target name)
   target_compile_definitions(${name} PRIVATE TPFSDP_TESTS_DIR="${tests_dir}")
 endfunction()
 
+# Tests whose operator new is that of tests/support/allocation.cpp.
+set(allocation_tests unit_comm unit_tensor conformance_test_fully_shard_out_of_memory numerics_test_memory)
+
 function(tpfsdp_gtest_target name)
   add_executable(${name} ${ARGN})
+  if(name IN_LIST allocation_tests)
+    target_sources(${name} PRIVATE ${tests_dir}/support/allocation.cpp)
+  endif()
   tpfsdp_test_target(${name})
   target_link_libraries(${name} PRIVATE GTest::gmock GTest::gtest_main Threads::Threads nlohmann_json::nlohmann_json)
 endfunction()
@@ -72,6 +82,9 @@ foreach(folder IN LISTS unit_dirs)
   elseif(TARGET tpfsdp_core)
     tpfsdp_gtest_target(${name} ${unit_sources_${folder}})
     target_link_libraries(${name} PRIVATE tpfsdp_core)
+    if(folder STREQUAL "tensor")
+      target_include_directories(${name} SYSTEM PRIVATE ${TPFSDP_DLPACK_INCLUDE_DIR})
+    endif()
     set(labels fast)
     if(folder IN_LIST threaded_units)
       list(APPEND labels tsan)

@@ -4,6 +4,7 @@
 #include "fsdp/gather.hpp"
 
 #include <algorithm>
+#include <new>
 #include <unordered_map>
 
 namespace tpfsdp {
@@ -22,44 +23,53 @@ void collect(Module &module, int32_t depth, Root &root, std::unordered_map<const
   }
 }
 
-void settle(Module &module) {
-  State &own = state_of(module);
-  auto root = std::make_shared<Root>(module);
+// Everything about the tree below that can fail; nothing of it is settled yet.
+void survey(Module &module, State &own, Root &root) {
   std::unordered_map<const Module *, bool> seen;
+  collect(module, 0, root, seen);
+  if (own.modules.size() > 1)
+    fail(TPFSDP_ERR_STATE, "unit \"", own.name(), "\" spans ", own.modules.size(),
+         " modules and cannot be the root: call fully_shard on the one module above them");
+  for (State *state : root.states) {
+    if (state->root)
+      fail(TPFSDP_ERR_STATE, "module \"", state->name(), "\" below \"", module.path(),
+           "\" already ran as a root of its own: run the forward through the root first");
+    if (!state->unit) continue;
+    root.units.push_back(state->unit.get());
+    const Ref<Group> &group = state->unit->group;
+    if (group->size() > 1 && std::find(root.groups.begin(), root.groups.end(), group) == root.groups.end())
+      root.groups.push_back(group);
+  }
+  root.post_forward_order.reserve(2 * root.units.size());
+  root.reductions.reserve(root.units.size());
+}
+
+void tell(const Root &root, Status status, const char *why) {
+  for (const State *state : root.states) {
+    if (state->unit) state->unit->group->post_failure(status, why);
+  }
+  for (const State *state : root.states) {
+    if (state->unit) state->unit->group->give_up();
+  }
+}
+
+void settle(Module &module) {
+  auto root = std::make_shared<Root>(module);
   try {
-    collect(module, 0, *root, seen);
-    if (own.modules.size() > 1)
-      fail(TPFSDP_ERR_STATE, "unit \"", own.name(), "\" spans ", own.modules.size(),
-           " modules and cannot be the root: call fully_shard on the one module above them");
-    for (const State *state : root->states) {
-      if (state->root)
-        fail(TPFSDP_ERR_STATE, "module \"", state->name(), "\" below \"", module.path(),
-             "\" already ran as a root of its own: run the forward through the root first");
-    }
+    survey(module, state_of(module), *root);
   } catch (const Failure &failure) {
-    for (const State *state : root->states) {
-      if (state->unit) state->unit->group->post_failure(failure.status(), failure.what());
-    }
-    for (const State *state : root->states) {
-      if (state->unit) state->unit->group->give_up();
-    }
+    tell(*root, failure.status(), failure.what());
+    throw;
+  } catch (const std::bad_alloc &) {
+    tell(*root, TPFSDP_ERR_OUT_OF_MEMORY, "out of memory before the first step");
     throw;
   }
-  for (State *state : root->states) {
-    state->root = root;
-    if (!state->unit) continue;
-    root->units.push_back(state->unit.get());
-    const Ref<Group> &group = state->unit->group;
-    if (group->size() > 1 && std::find(root->groups.begin(), root->groups.end(), group) == root->groups.end())
-      root->groups.push_back(group);
-  }
+  for (State *state : root->states) state->root = root;
   for (ParamGroup *unit : root->units) {
     unit->keeps = unit->reshard_kind == ReshardKind::kNever ||
                   (unit->reshard_kind == ReshardKind::kAuto && &unit->state == root->states.front());
     root->account.add(unit->shards.size_bytes());
   }
-  root->post_forward_order.reserve(2 * root->units.size());
-  root->reductions.reserve(root->units.size());
 }
 
 // The outermost sharded module on the way up; null: none.
@@ -93,7 +103,8 @@ Root &settle_outermost(Module &module) {
 Root &root_of(Module &module, const char *call) {
   const State &state = state_of(module);
   if (!state.root) {
-    if (Module *outermost = outermost_sharded(module); outermost != &module) refuse_other_module(module, *outermost, call);
+    if (Module *outermost = outermost_sharded(module); outermost != &module)
+      refuse_other_module(module, *outermost, call);
     settle(module);
   }
   state.root->refuse_without_module();
@@ -103,7 +114,8 @@ Root &root_of(Module &module, const char *call) {
 
 const Root &settled_root(Module &module, const char *call) {
   if (!state_of(module).root)
-    fail(TPFSDP_ERR_STATE, call, " of module \"", module.path(), "\": nothing is known before the first step; call tpfsdp_root_prepare first");
+    fail(TPFSDP_ERR_STATE, call, " of module \"", module.path(),
+         "\": nothing is known before the first step; call tpfsdp_root_prepare first");
   return root_of(module, call);
 }
 
@@ -142,7 +154,8 @@ void Root::forget(State &state) noexcept {
   if (state.unit) {
     ParamGroup *unit = state.unit.get();
     // What is under way points into the unit's memory.
-    if (unit->group->size() > 1 && (unit->is_gathering || unit->is_posting || unit->is_reducing)) unit->group->give_up();
+    if (unit->group->size() > 1 && (unit->is_gathering || unit->is_posting || unit->is_reducing))
+      unit->group->give_up();
     drop_full_parameters(*unit);
     if (unit->held_grad_slot) unit->held_grad_slot->holder = nullptr;
     account.subtract(unit->shards.size_bytes() + unit->grad_shards->size_bytes());
@@ -170,9 +183,9 @@ void Root::check_units() const {
       if (!p.param->requires_grad()) continue;
       if (!first) first = &p;
       if (p.param->dtype() != first->param->dtype())
-        fail(TPFSDP_ERR_INVALID_ARGUMENT, "trainable parameters of unit \"", unit->state.name(), "\" have two dtypes: ",
-             first->param->full_name(), " is ", dtype_name(first->param->dtype()), ", ", p.param->full_name(), " is ",
-             dtype_name(p.param->dtype()), "; shard them apart, or freeze one");
+        fail(TPFSDP_ERR_INVALID_ARGUMENT, "trainable parameters of unit \"", unit->state.name(),
+             "\" have two dtypes: ", first->param->full_name(), " is ", dtype_name(first->param->dtype()), ", ",
+             p.param->full_name(), " is ", dtype_name(p.param->dtype()), "; shard them apart, or freeze one");
     }
   }
 }
@@ -194,7 +207,8 @@ void Root::make_plan() {
     ParamGroup &unit = *units[i];
     reshard(unit);
     if (unit.is_full() || unit.held_grad_slot)
-      fail(TPFSDP_ERR_STATE, "unit ", unit.name, " is in use, so memory cannot be planned anew after parameters were frozen or ",
+      fail(TPFSDP_ERR_STATE, "unit ", unit.name,
+           " is in use, so memory cannot be planned anew after parameters were frozen or ",
            "unfrozen: close scopes and release views first");
     unit.lay_out();
     std::string names;
@@ -227,7 +241,8 @@ void Root::make_plan() {
     const int32_t number = grad_plan.slot_of_unit[i];
     if (number < 0) continue;
     GradSlot &slot = grad_slots[static_cast<size_t>(number)];
-    if (!slot.memory.data()) slot.memory = Region(*units[i]->group, grad_plan.slot_bytes[static_cast<size_t>(number)], &account);
+    if (!slot.memory.data())
+      slot.memory = Region(*units[i]->group, grad_plan.slot_bytes[static_cast<size_t>(number)], &account);
     units[i]->grad_slot = &slot;
   }
   planned_slots = static_cast<int32_t>(slots.size());
@@ -240,8 +255,8 @@ void Root::make_plan() {
 
 MemoryReport Root::memory_report() const {
   MemoryReport report;
-  report.spare_slots = static_cast<int32_t>(slots.size()) - planned_slots +
-                       static_cast<int32_t>(grad_slots.size()) - planned_grad_slots;
+  report.spare_slots =
+      static_cast<int32_t>(slots.size()) - planned_slots + static_cast<int32_t>(grad_slots.size()) - planned_grad_slots;
   for (const ParamGroup *unit : units) {
     report.shard_bytes += unit->shards.size_bytes();
     report.grad_shard_bytes += unit->grad_shards->size_bytes();

@@ -6,10 +6,10 @@
 
 #include <cstdint>
 #include <functional>
-#include <thread>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,11 +21,16 @@ struct Error : std::runtime_error {
   int32_t rank;  // at fault, -1 unknown
 };
 
+// Called, where a test sets it, before and after every call of the library on this thread.
+inline thread_local void (*around_call)(bool begins) = nullptr;
+
 // check([&](tpfsdp_error **e) { return tpfsdp_x(..., e); }): the status, which is not negative.
 template <class Call>
 tpfsdp_status check(Call &&call) {
   tpfsdp_error *error = nullptr;
+  if (around_call) around_call(true);
   const tpfsdp_status status = call(&error);
+  if (around_call) around_call(false);
   if (status >= 0) return status;
   tpfsdp_error_info info = TPFSDP_INIT(tpfsdp_error_info);
   const int32_t rank = tpfsdp_error_get_info(error, &info) == TPFSDP_OK ? info.rank : -1;
@@ -51,8 +56,8 @@ inline tpfsdp_view view(void *data, tpfsdp_dtype dtype, const std::vector<int64_
   return out;
 }
 
-// Runs `body(context, rank)` as `world` rank threads. What a body throws is thrown again here: an Error of the library as
-// such, others with their text.
+// Runs `body(context, rank)` as `world` rank threads. What a body throws is thrown again here: an Error of the library
+// as such, others with their text.
 inline void run_ranks(int32_t world, const std::function<void(tpfsdp_context *, int32_t)> &body,
                       tpfsdp_context_options options = TPFSDP_INIT(tpfsdp_context_options)) {
   struct Job {
@@ -110,8 +115,8 @@ class Tree {
   }
   // Values are copied into memory of the tree, which lives as long as it does.
   template <class T>
-  tpfsdp_param *param(tpfsdp_module *owner, const std::string &name, tpfsdp_dtype dtype, const std::vector<int64_t> &shape,
-                      const std::vector<T> &values, bool trainable = true) {
+  tpfsdp_param *param(tpfsdp_module *owner, const std::string &name, tpfsdp_dtype dtype,
+                      const std::vector<int64_t> &shape, const std::vector<T> &values, bool trainable = true) {
     auto memory = std::make_shared<std::vector<T>>(values);
     memories_.push_back(memory);
     const tpfsdp_view whole = view(memory->data(), dtype, shape);
@@ -122,7 +127,8 @@ class Tree {
     return made;
   }
   void shard(std::vector<tpfsdp_module *> modules, tpfsdp_reshard_kind reshard = TPFSDP_RESHARD_AUTO,
-             tpfsdp_fully_shard_options options = TPFSDP_INIT(tpfsdp_fully_shard_options), tpfsdp_mesh *mesh = nullptr) {
+             tpfsdp_fully_shard_options options = TPFSDP_INIT(tpfsdp_fully_shard_options),
+             tpfsdp_mesh *mesh = nullptr) {
     options.reshard_after_forward.kind = reshard;
     API(tpfsdp_fully_shard, modules.data(), static_cast<int64_t>(modules.size()), mesh, &options);
   }

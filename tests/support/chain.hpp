@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A chain of linear layers under a root, for tests of the sharding engine: the root owns the first layer, each further one
-// is a block with a unit of its own. Ranks have different inputs; every step is exact and can be run again.
+// A chain of linear layers under a root, for tests of the sharding engine: the root owns the first layer, each further
+// one is a block with a unit of its own. Ranks have different inputs; every step is exact and can be run again.
 #pragma once
 
 #include "support/toy_host.hpp"
@@ -91,13 +91,15 @@ class Chain {
       layer.in = layer.out = shape.width;
       layer.relu = layer.residual = i > 0;
       tpfsdp_module *module = tree.child(tree.root, layer.name);
-      layer.weight = tree.param(module, "weight", TPFSDP_DTYPE_F32, {layer.out, layer.in}, weight_values(2 * i, layer.out * layer.in));
+      layer.weight = tree.param(module, "weight", TPFSDP_DTYPE_F32, {layer.out, layer.in},
+                                weight_values(2 * i, layer.out * layer.in));
       layer.bias = tree.param(module, "bias", TPFSDP_DTYPE_F32, {layer.out}, weight_values(2 * i + 1, layer.out));
       if (i > 0) layer.module = module;
       layers.push_back(layer);
     }
     if (!shape.is_sharded) return;
-    for (size_t i = 1; i < layers.size(); ++i) tree.shard({layers[i].module}, shape.reshard, shape.options, shape.block_mesh);
+    for (size_t i = 1; i < layers.size(); ++i)
+      tree.shard({layers[i].module}, shape.reshard, shape.options, shape.block_mesh);
     tree.shard({tree.root}, shape.root_reshard, shape.options, shape.mesh);
   }
 
@@ -204,7 +206,8 @@ class Chain {
 
 // What happened since the last call, one line an event: "UNSHARD b0", "all_gather b0", "REDUCE b0.weight,b0.bias", ...
 inline std::vector<std::string> take_events(tpfsdp_context *context) {
-  constexpr const char *kNames[] = {"", "UNSHARD", "RESHARD", "POST_BACKWARD", "REDUCE", "", "", "WRITE", "MARK", "FULL"};
+  constexpr const char *kNames[] = {"", "UNSHARD", "RESHARD", "POST_BACKWARD", "REDUCE",
+                                    "", "",        "WRITE",   "MARK",          "FULL"};
   std::vector<std::string> lines;
   const tpfsdp_counters counters = api::counters(context);
   EXPECT_EQ(counters.events_lost, 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A host for tests: linear layers with forward and backward by hand, in plain loops, so that every bit is known. It drives
-// the library by the hooks of manual mode, in the order in which an autograd would reach them.
+// A host for tests: linear layers with forward and backward by hand, in plain loops, so that every bit is known. It
+// drives the library by the hooks of manual mode, in the order in which an autograd would reach them.
 #pragma once
 
 #include "support/api.hpp"
@@ -115,7 +115,8 @@ std::vector<T> backward(Layer<T> &layer, const std::vector<T> &dout, int64_t row
     API(tpfsdp_param_get_grad_buffer, layer.bias, 0, &bias_grad);
     dbias = static_cast<T *>(bias_grad.data);
   }
-  linear_backward(layer.x.data(), full<T>(layer.weight), dy.data(), dx.data(), dweight, dbias, rows, layer.in, layer.out);
+  linear_backward(layer.x.data(), full<T>(layer.weight), dy.data(), dx.data(), dweight, dbias, rows, layer.in,
+                  layer.out);
   if (!tied_grad.empty()) {
     const std::vector<int64_t> shape{layer.out, layer.in};
     const tpfsdp_view handed = api::view(tied_grad.data(), dtype_of<T>(), shape);

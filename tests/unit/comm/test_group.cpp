@@ -5,8 +5,8 @@
 #include "comm/exchange.hpp"
 #include "comm/region.hpp"
 #include "comm/run_ranks.hpp"
+#include "support/allocation.hpp"
 #include "tensor/dtype.hpp"
-#include "unit/comm/allocations.hpp"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -246,11 +246,11 @@ TEST(Group, StepsOfTheEngineAllocateNothing) {
     };
     step();
     ready.arrive_and_wait();
-    if (rank == 0) before = allocations();
+    if (rank == 0) before = allocation::made();
     ready.arrive_and_wait();
     for (int i = 0; i < 100; ++i) step();
     ready.arrive_and_wait();
-    if (rank == 0) after = allocations();
+    if (rank == 0) after = allocation::made();
     ready.arrive_and_wait();
     EXPECT_EQ(context->rank().recorder().counters.all_gathers, 101);
     EXPECT_EQ(context->rank().recorder().counters.wire_bytes, 101 * 4096);

@@ -38,8 +38,10 @@ struct Foreign {
   Foreign &operator=(const Foreign &) = delete;
 
   Ref<Tensor> import() {
-    if constexpr (std::is_same_v<Form, Managed>) return import_managed(managed);
-    else return import_legacy(managed);
+    if constexpr (std::is_same_v<Form, Managed>)
+      return import_managed(managed);
+    else
+      return import_legacy(managed);
   }
   void expect_refusal(Status status, const char *text) {
     const int64_t living = HandleTable::live_count();

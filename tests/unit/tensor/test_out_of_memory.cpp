@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every allocation of create, import and export fails once: nothing leaks, and what was not taken over is untouched.
 #include "base/handle_table.hpp"
-#include "failing_allocation.hpp"
+#include "support/allocation.hpp"
 #include "tensor/dlpack.hpp"
 
 #include <gtest/gtest.h>

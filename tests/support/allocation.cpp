@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "failing_allocation.hpp"
+#include "support/allocation.hpp"
 
 #include <atomic>
 #include <cstddef>
@@ -11,19 +11,22 @@ namespace {
 
 thread_local int64_t left = -1;  // negative: none fails
 thread_local bool failed = false;
+thread_local bool paused = false;
+std::atomic<int64_t> count{0};
 std::atomic<int64_t> alive{0};
 
 void *allocate(std::size_t size, std::size_t alignment) {
-  if (left == 0) {
+  if (!paused && left == 0) {
     left = -1;
     failed = true;
     throw std::bad_alloc();
   }
-  if (left > 0) --left;
+  if (!paused && left > 0) --left;
   if (size > std::size_t{1} << 46) throw std::bad_alloc();  // a sanitizer's allocator would end the program
   const std::size_t rounded = (size + alignment - 1) / alignment * alignment;
   void *data = std::aligned_alloc(alignment, rounded > 0 ? rounded : alignment);
   if (!data) throw std::bad_alloc();
+  count.fetch_add(1, std::memory_order_relaxed);
   alive.fetch_add(1, std::memory_order_relaxed);
   return data;
 }
@@ -40,7 +43,9 @@ void fail_after(int64_t successes) {
   left = successes;
 }
 void never_fail() { left = -1; }
+void pause(bool is_paused) { paused = is_paused; }
 bool has_failed() { return failed; }
+int64_t made() { return count.load(std::memory_order_relaxed); }
 int64_t living() { return alive.load(std::memory_order_relaxed); }
 
 }  // namespace tpfsdp::allocation
