@@ -112,9 +112,7 @@ typedef struct tpfsdp_backend_comm_options {
 typedef struct tpfsdp_backend_peer {
   uint32_t struct_size;
   int32_t rank;
-  tpfsdp_backend_kind kind;  /**< of the last post that can still be read, 0: none, or not a collective */
-  int32_t unit;
-  int64_t posted;
+  int64_t posted;            /**< its last sequence; what it was is in the caller's own log */
   int64_t done;
   int64_t step;              /**< sequence at the end of its last backward */
   int64_t moving;            /**< sequence whose bytes it moves now, 0: none */
@@ -169,6 +167,7 @@ typedef struct tpfsdp_backend_table {
   tpfsdp_status (*comm_check)(tpfsdp_backend_call *call, tpfsdp_backend_comm *comm);
   /* Leaves, if not shut down; never communicates; as give_up for the caller's own memory. */
   void (*comm_destroy)(tpfsdp_backend_comm *comm);
+  /* Never blocks; any thread. */
   tpfsdp_status (*comm_get_peer)(tpfsdp_backend_comm *comm, int32_t rank, tpfsdp_backend_peer *out_peer);
   /* Posts op. Waits only when too many are in flight, and within an ALL_REDUCE, which may take two sequences. On an
    * error nothing was posted. */

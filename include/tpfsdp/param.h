@@ -107,7 +107,7 @@ tpfsdp_param_set_requires_grad(tpfsdp_param *param, tpfsdp_bool requires_grad,
 
 /**
  * Replaces the memory by that of @p tensor (shared): the whole before sharding, the local shard after (copied where
- * peers read shards in place); also the way from META to memory. Opens a write window by itself.
+ * peers read shards in place); also the way from META to memory. Opens a write window by itself: as there, on every rank.
  * Errors: STATE. PyTorch: param.data = x, load_state_dict(assign=True). Since: 0.1.
  */
 TPFSDP_API TPFSDP_CHECK_RESULT tpfsdp_status

@@ -62,7 +62,8 @@ tpfsdp_root_get_memory_info(tpfsdp_module *root, tpfsdp_memory_info *out_info,
 /**
  * Waits until no peer reads this rank's published shards any more, then opens the window of the whole tree. Until
  * end_write, calls that would read shards for a gather give STATE. A window that had opened by itself becomes this
- * one. Not collective: each rank opens and closes its own.
+ * one. Not collective, each rank opens and closes its own; but all ranks should, between the same two steps: a unit that
+ * is full is gathered anew after a window, so a rank that had none meets MISMATCH at the next collective.
  * Errors: STATE (inside a step, open already, or pinned: the text lists names), REMOTE, CANCELLED, TIMEOUT,
  * PEER_LOST, ABORTED. Since: 0.1.
  */
