@@ -43,9 +43,7 @@ class Failure : public std::exception {
 };
 
 // The classes of the table in error.h: a status is an error of its group for ever, or it is not.
-constexpr bool is_sticky(Status status) {
-  return (status <= -401 && status > -500) || status == TPFSDP_ERR_INTERNAL;
-}
+constexpr bool is_sticky(Status status) { return (status <= -401 && status > -500) || status == TPFSDP_ERR_INTERNAL; }
 
 inline void append_text(std::string &out, std::string_view part) { out.append(part); }
 template <class Number>
@@ -75,12 +73,12 @@ template <class... Parts>
 }
 
 // An invariant of ours: its failure is a defect to report, never an abort of the host program.
-#define TPFSDP_CHECK(condition)                                                                                \
-  do {                                                                                                         \
-    if (!(condition)) {                                                                                        \
-      ::tpfsdp::fail(TPFSDP_ERR_INTERNAL, "internal invariant does not hold: ", #condition, " (", __FILE_NAME__, \
-                     ":", __LINE__, "); please report it");                                                    \
-    }                                                                                                          \
+#define TPFSDP_CHECK(condition)                                                                                       \
+  do {                                                                                                                \
+    if (!(condition)) {                                                                                               \
+      ::tpfsdp::fail(TPFSDP_ERR_INTERNAL, "internal invariant does not hold: ", #condition, " (", __FILE_NAME__, ":", \
+                     __LINE__, "); please report it");                                                                \
+    }                                                                                                                 \
   } while (false)
 
 }  // namespace tpfsdp

@@ -84,7 +84,8 @@ void Gate::leave() noexcept {
     // next call. seq_cst on both sides, as this is store-then-load against load-then-store.
     uint64_t free = 0;
     if (!queue_.load(std::memory_order_seq_cst) ||
-        !owner_.compare_exchange_strong(free, this_thread() | kDrains, std::memory_order_acquire, std::memory_order_relaxed))
+        !owner_.compare_exchange_strong(free, this_thread() | kDrains, std::memory_order_acquire,
+                                        std::memory_order_relaxed))
       return;
   }
 }
@@ -100,7 +101,8 @@ void Gate::defer(Deferrable *object) noexcept {
   }
   uint64_t free = 0;
   if (owner_.load(std::memory_order_seq_cst) == 0 &&
-      owner_.compare_exchange_strong(free, this_thread() | kDrains, std::memory_order_acquire, std::memory_order_relaxed))
+      owner_.compare_exchange_strong(free, this_thread() | kDrains, std::memory_order_acquire,
+                                     std::memory_order_relaxed))
     leave();
 }
 
@@ -109,7 +111,7 @@ void Gate::drain() noexcept {
   while (object) {
     Deferrable *next = object->next_;
     object->taken_ = object->owed_.exchange(0, std::memory_order_acq_rel);  // from here it may be queued again
-    object->run_deferred();  // may destroy it
+    object->run_deferred();                                                 // may destroy it
     object = next;
   }
 }

@@ -27,15 +27,16 @@ class Deferrable {
 
 class Gate {
  public:
-  // Gates are type-stable: one that is given back may be used again, but its memory stays a gate. So a look-up may enter
-  // the gate of a handle first and find out then that the handle died.
+  // Gates are type-stable: one that is given back may be used again, but its memory stays a gate. So a look-up may
+  // enter the gate of a handle first and find out then that the handle died.
   static Gate *create();
   static void give_back(Gate *gate) noexcept;
 
   Gate(const Gate &) = delete;
   Gate &operator=(const Gate &) = delete;
 
-  // One exchange. False: a thread (perhaps this one, in a callback) is inside.
+  // One exchange. False: a thread (perhaps this one, in a callback) is inside. Where that is only a finalizer's drain,
+  // waits for its end, at most 10 ms.
   bool try_enter() noexcept;
   void leave() noexcept;
   bool held_by_this_thread() const noexcept;

@@ -154,7 +154,8 @@ class SlotHold {
     slot_ = in->slot(slot_of(handle));
     if (!slot_) return;
     slot_->holders.fetch_add(1, std::memory_order_seq_cst);
-    if (slot_->handle.load(std::memory_order_seq_cst) == handle) object_ = slot_->object.load(std::memory_order_relaxed);
+    if (slot_->handle.load(std::memory_order_seq_cst) == handle)
+      object_ = slot_->object.load(std::memory_order_relaxed);
   }
   SlotHold(const SlotHold &) = delete;
   SlotHold &operator=(const SlotHold &) = delete;
@@ -231,7 +232,8 @@ bool HandleTable::is_from_before_fork(const void *handle) noexcept {
   const uint64_t value = value_of(handle);
   if (kind_of(value) == Kind::kNone || kind_of(value) > Kind::kScope) return false;
   const Instance *in = current.load(std::memory_order_acquire);
-  if (in && in->alive.is_set()) in = in->parent;  // else a child that has not begun anew: all that is known is from before
+  if (in && in->alive.is_set())
+    in = in->parent;  // else a child that has not begun anew: all that is known is from before
   for (; in; in = in->parent) {
     if (in->number == instance_of(value)) return true;
   }

@@ -2,7 +2,8 @@
 // What a handle of the C ABI stands for: a counted object, and the slot that makes its one canonical handle.
 //
 // Two counts, so that a program cannot break the library by releasing too often: `references_` counts owners inside the
-// library, the handle's own count (handle_table.hpp) counts owners outside, and all of those together hold one reference.
+// library, the handle's own count (handle_table.hpp) counts owners outside, and all of those together hold one
+// reference.
 #pragma once
 
 #include "base/gate.hpp"

@@ -20,8 +20,8 @@ struct Alarm {
   const int32_t world_size;
   const std::string name;  ///< of the comm
   Words words;
-  std::mutex mutex{};      ///< comm_abort comes from any thread
-  bool raised = false;     ///< this rank has written its abort text
+  std::mutex mutex{};                   ///< comm_abort comes from any thread
+  bool raised = false;                  ///< this rank has written its abort text
   std::atomic<uint64_t> violations{0};  ///< of invariants, for tests
 };
 

@@ -33,16 +33,16 @@ Outcome check(const Segment &segment, const tpfsdp_backend_comm_options &options
   const Layout layout(segment.pages(), options.world_size);
   const FrontPage &front = layout.front();
   if (front.magic != LAYOUT_MAGIC || front.version != LAYOUT_VERSION)
-    return Outcome::error(TPFSDP_ERR_ABI, std::string("the ranks of comm '") + options.name +
-                                              "' run different versions of this library");
+    return Outcome::error(
+        TPFSDP_ERR_ABI, std::string("the ranks of comm '") + options.name + "' run different versions of this library");
   if (front.world_size != static_cast<uint32_t>(options.world_size))
     return Outcome::error(TPFSDP_ERR_MISMATCH, std::string("comm '") + options.name + "': rank 0 says world size " +
                                                    std::to_string(front.world_size) + ", rank " +
                                                    std::to_string(options.rank) + " says " +
                                                    std::to_string(options.world_size));
   if (layout.lane(options.rank).life.load(std::memory_order_acquire) != static_cast<uint32_t>(Life::UNBORN))
-    return Outcome::error(TPFSDP_ERR_INVALID_ARGUMENT, "rank " + std::to_string(options.rank) +
-                                                           " has joined comm '" + options.name + "' already");
+    return Outcome::error(TPFSDP_ERR_INVALID_ARGUMENT,
+                          "rank " + std::to_string(options.rank) + " has joined comm '" + options.name + "' already");
   return {};
 }
 

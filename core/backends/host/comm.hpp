@@ -24,10 +24,10 @@ namespace tpfsdp::host {
 /// What this rank posted under one sequence.
 struct Operation {
   Post post = Post::NONE;
-  uint8_t phase = 0;             ///< of an all-reduce of two sequences
+  uint8_t phase = 0;  ///< of an all-reduce of two sequences
   tpfsdp_backend_op op{};
-  uint64_t exposed_upto = 0;     ///< last sequence up to this one that shows peers memory outside the record
-  uint64_t ended = 0;            ///< the sequence whose failure `outcome` is, 0: none
+  uint64_t exposed_upto = 0;  ///< last sequence up to this one that shows peers memory outside the record
+  uint64_t ended = 0;         ///< the sequence whose failure `outcome` is, 0: none
   Outcome outcome{};
 };
 
@@ -48,24 +48,24 @@ struct Comm {
   const std::string name;
   Words words;
 
-  uint64_t posted = 0;  ///< last sequence of this rank
-  uint64_t done = 0;    ///< equals the lane's word
-  uint64_t read = 0;    ///< last sequence of which all records were seen; bounds what may be posted
-  uint64_t step = 0;    ///< equals the lane's word
-  uint64_t decided = 0; ///< sequence whose verdict the running call has found to be OK, 0: none
+  uint64_t posted = 0;   ///< last sequence of this rank
+  uint64_t done = 0;     ///< equals the lane's word
+  uint64_t read = 0;     ///< last sequence of which all records were seen; bounds what may be posted
+  uint64_t step = 0;     ///< equals the lane's word
+  uint64_t decided = 0;  ///< sequence whose verdict the running call has found to be OK, 0: none
   uint32_t epoch = 0;
-  uint64_t half_reduced = 0;     ///< first sequence of an all-reduce whose second is not posted yet, 0: none
-  uint64_t caller_exposed = 0;   ///< last sequence that shows peers the caller's own memory
-  uint64_t withdrawn = 0;        ///< equals the lane's word
-  uint64_t failed_at = 0;        ///< sequence of this rank's last ERR
-  Outcome failure{};             ///< what it said
+  uint64_t half_reduced = 0;    ///< first sequence of an all-reduce whose second is not posted yet, 0: none
+  uint64_t caller_exposed = 0;  ///< last sequence that shows peers the caller's own memory
+  uint64_t withdrawn = 0;       ///< equals the lane's word
+  uint64_t failed_at = 0;       ///< sequence of this rank's last ERR
+  Outcome failure{};            ///< what it said
   bool closed = false;
   std::array<Operation, RECORDS> operations{};
   std::vector<const void *> inputs;  ///< of a reduction, one a rank
   Patience patience;
 
   const std::shared_ptr<Alarm> alarm;
-  std::atomic<bool> lost{false}; ///< this rank itself was declared lost
+  std::atomic<bool> lost{false};  ///< this rank itself was declared lost
 
   Operation &operation(uint64_t sequence) { return operations[sequence % RECORDS]; }
   const Operation &operation(uint64_t sequence) const { return operations[sequence % RECORDS]; }

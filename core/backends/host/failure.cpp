@@ -68,11 +68,11 @@ Outcome sticky(const Comm &comm, Look look) { return sticky(*comm.alarm, look); 
 
 Outcome violated(Alarm &alarm, uint64_t sequence, const char *name, const std::string &detail) {
   ++alarm.violations;
-  return raise(alarm, Outcome::error(TPFSDP_ERR_INTERNAL, alarm.rank, sequence,
-                                     std::string("invariant ") + name + " does not hold on rank " +
-                                         std::to_string(alarm.rank) + " of comm '" + alarm.name + "' at sequence " +
-                                         std::to_string(sequence) + detail +
-                                         "; this is a bug of the library, please report it"));
+  return raise(
+      alarm, Outcome::error(TPFSDP_ERR_INTERNAL, alarm.rank, sequence,
+                            std::string("invariant ") + name + " does not hold on rank " + std::to_string(alarm.rank) +
+                                " of comm '" + alarm.name + "' at sequence " + std::to_string(sequence) + detail +
+                                "; this is a bug of the library, please report it"));
 }
 
 Outcome violated(Comm &comm, const char *name, const std::string &detail) {
@@ -82,12 +82,12 @@ Outcome violated(Comm &comm, const char *name, const std::string &detail) {
 Outcome remote(const Comm &comm, tpfsdp_backend_call *call, int32_t rank, uint64_t sequence) {
   const Record &record = comm.layout.record(rank, sequence);
   const bool mine = sequence <= comm.posted && comm.operation(sequence).post != Post::NONE;
-  const std::string at = mine ? describe(comm, call, sequence)
-                              : "sequence " + std::to_string(sequence) + " on comm '" + comm.name + "'";
+  const std::string at =
+      mine ? describe(comm, call, sequence) : "sequence " + std::to_string(sequence) + " on comm '" + comm.name + "'";
   if (record.body.post == Post::RESET)
-    return Outcome::error(TPFSDP_ERR_REMOTE, rank, sequence,
-                          "rank " + std::to_string(rank) + " is resetting in place of " + at +
-                              "; reset on every rank, then go on");
+    return Outcome::error(
+        TPFSDP_ERR_REMOTE, rank, sequence,
+        "rank " + std::to_string(rank) + " is resetting in place of " + at + "; reset on every rank, then go on");
   const char *text = comm.layout.texts(rank).of_record[sequence % RECORDS];
   return Outcome::error(TPFSDP_ERR_REMOTE, rank, sequence,
                         "rank " + std::to_string(rank) + " failed with " + name_of_status(record.body.code) + ": " +
@@ -96,17 +96,22 @@ Outcome remote(const Comm &comm, tpfsdp_backend_call *call, int32_t rank, uint64
 }
 
 Outcome peer_error(Comm &comm, tpfsdp_backend_call *call, Look look) {
-  for (int32_t peer = 0; peer < comm.world_size; ++peer) {
-    if (peer == comm.rank) continue;
 #if defined(TPFSDP_MUTANT_ERROR_WATCHED_AT_NEXT_ONLY)
-    for (uint64_t sequence = comm.posted + 1; sequence <= comm.posted + 1; ++sequence) {
+  const uint64_t first = comm.posted + 1;
 #else
-    for (uint64_t sequence = comm.done + 1; sequence <= comm.posted + 1; ++sequence) {
+  const uint64_t first = comm.done + 1;
 #endif
+  for (uint64_t sequence = first; sequence <= comm.posted + 1; ++sequence) {
+    int32_t resetting = comm.rank;
+    for (int32_t peer = 0; peer < comm.world_size; ++peer) {
+      if (peer == comm.rank) continue;
       const Record &record = comm.layout.record(peer, sequence);
       if (comm.words.see(record.seq, look, sequence) != sequence) continue;
-      if (record.body.post == Post::ERR || record.body.post == Post::RESET) return remote(comm, call, peer, sequence);
+      // A reset follows some rank's error: where both can be read, the error is the news.
+      if (record.body.post == Post::ERR) return remote(comm, call, peer, sequence);
+      if (record.body.post == Post::RESET && resetting == comm.rank) resetting = peer;
     }
+    if (resetting != comm.rank) return remote(comm, call, resetting, sequence);
   }
   return {};
 }

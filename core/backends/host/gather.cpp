@@ -52,8 +52,8 @@ Outcome broadcast(Comm &comm, tpfsdp_backend_call *call, uint64_t sequence, Movi
 Outcome gather_slices(Comm &comm, tpfsdp_backend_call *call, uint64_t sequence, Moving *moving) {
   const tpfsdp_backend_op &op = comm.operation(sequence).op;
   // The output may be the input, which peers read in the first sequence.
-  invariant(comm, [&] { return done_by_all(comm.layout, comm.rank, comm.world_size) >= sequence - 1; },
-            "SOURCE_STABLE");
+  invariant(
+      comm, [&] { return done_by_all(comm.layout, comm.rank, comm.world_size) >= sequence - 1; }, "SOURCE_STABLE");
   for (int32_t rank = 0; rank < comm.world_size; ++rank) {
     if (rank == comm.rank) continue;
     const auto [begin, end] = slice_of(comm, op.element_count, rank);

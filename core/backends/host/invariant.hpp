@@ -21,8 +21,10 @@ template <class Holds>
 bool invariant([[maybe_unused]] Comm &comm, [[maybe_unused]] const Holds &holds, [[maybe_unused]] const char *name) {
 #if !defined(NDEBUG)
   bool is_so = false;
-  if constexpr (std::is_invocable_v<Holds>) is_so = holds();
-  else is_so = holds;
+  if constexpr (std::is_invocable_v<Holds>)
+    is_so = holds();
+  else
+    is_so = holds;
   if (!is_so) static_cast<void>(violated(comm, name));
   return is_so;
 #else

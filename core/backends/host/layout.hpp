@@ -29,17 +29,17 @@ enum class Post : uint8_t { NONE, OP, ERR, RESET, CLOSE };
 struct alignas(LINE_BYTES) Record {
   struct Body {
     Post post;
-    uint8_t kind;          ///< tpfsdp_backend_kind
-    uint8_t op;            ///< tpfsdp_reduce_op
+    uint8_t kind;  ///< tpfsdp_backend_kind
+    uint8_t op;    ///< tpfsdp_reduce_op
     uint8_t dtype;
     uint8_t reduce_dtype;
     uint8_t output_dtype;
-    uint8_t flags;         ///< FLAG_*
-    uint8_t phase;         ///< of an all-reduce: 1 or 2, else 0
+    uint8_t flags;  ///< FLAG_*
+    uint8_t phase;  ///< of an all-reduce: 1 or 2, else 0
     int32_t unit;
-    int32_t source;        ///< root of a broadcast, -1
+    int32_t source;  ///< root of a broadcast, -1
     uint32_t epoch;
-    int32_t code;          ///< ERR: its status; if the data travels inline: its bytes
+    int32_t code;  ///< ERR: its status; if the data travels inline: its bytes
     uint64_t counts_hash;
     uint64_t fingerprint;  ///< hash of all that ranks must agree on
     uint64_t place;        ///< where the data is; if it travels inline: the element count
@@ -77,8 +77,8 @@ struct alignas(PAGE_BYTES) FrontPage {
   uint32_t world_size;
   uint32_t records;
   uint32_t release_words;
-  uint64_t session;                  ///< hash of the comm's name
-  alignas(LINE_BYTES) Word abort;    ///< the first cause, 0: none (failure.hpp)
+  uint64_t session;                ///< hash of the comm's name
+  alignas(LINE_BYTES) Word abort;  ///< the first cause, 0: none (failure.hpp)
   alignas(LINE_BYTES) Bell bell;
   Bell sleepers;
 };

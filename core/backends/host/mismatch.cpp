@@ -26,16 +26,17 @@ Outcome mismatch(const Comm &comm, tpfsdp_backend_call *call, uint64_t sequence)
     const uint64_t fingerprint = comm.layout.record(rank, sequence).body.fingerprint;
     const auto same = std::find_if(parties.begin(), parties.end(),
                                    [&](const Party &party) { return party.fingerprint == fingerprint; });
-    if (same == parties.end()) parties.push_back({fingerprint, {rank}});
-    else same->ranks.push_back(rank);
+    if (same == parties.end())
+      parties.push_back({fingerprint, {rank}});
+    else
+      same->ranks.push_back(rank);
   }
 
   std::string text = "ranks disagree at sequence " + std::to_string(sequence) + " on comm '" + comm.name + "': ";
   const Party *majority = nullptr;
   for (const Party &party : parties) {
     if (&party != &parties.front()) text += " | ";
-    text += ranks_text(party.ranks) + ": " +
-            fields_text(comm, call, comm.layout.record(party.ranks.front(), sequence));
+    text += ranks_text(party.ranks) + ": " + fields_text(comm, call, comm.layout.record(party.ranks.front(), sequence));
     if (2 * party.ranks.size() > static_cast<size_t>(comm.world_size)) majority = &party;
   }
   int32_t odd = -1;

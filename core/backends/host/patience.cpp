@@ -118,8 +118,8 @@ Outcome slow_look(Comm &comm, const Awaiting &awaiting, int32_t peer) {
     const char *operation = name_of(comm, awaiting);
     if (comm.services.poll_interrupt(awaiting.call, operation, unit_of(comm, awaiting), waited) < 0)
       return Outcome::error(TPFSDP_ERR_CANCELLED, comm.rank, awaiting.sequence,
-                            "interrupted in " + describe(comm, awaiting) + "; missing: " +
-                                missing(comm, awaiting, peer) + "; reset on every rank, then go on");
+                            "interrupted in " + describe(comm, awaiting) +
+                                "; missing: " + missing(comm, awaiting, peer) + "; reset on every rank, then go on");
   }
   return Outcome::pending();
 }

@@ -21,9 +21,7 @@ void copy_text(char *target, const char *text) {
   target[length] = '\0';
 }
 
-Point point_of(Post post) {
-  return post == Post::ERR ? Point::FAIL : post == Post::RESET ? Point::RESET : Point::POST;
-}
+Point point_of(Post post) { return post == Post::ERR ? Point::FAIL : post == Post::RESET ? Point::RESET : Point::POST; }
 
 }  // namespace
 

@@ -35,8 +35,6 @@ uint64_t done_by_all(const Layout &layout, int32_t rank, int32_t world_size) {
   return least_of_peers<&Lane::done>(layout, rank, world_size);
 }
 
-uint64_t step_by_all(const Comm &comm) {
-  return least_of_peers<&Lane::step>(comm.layout, comm.rank, comm.world_size);
-}
+uint64_t step_by_all(const Comm &comm) { return least_of_peers<&Lane::step>(comm.layout, comm.rank, comm.world_size); }
 
 }  // namespace tpfsdp::host

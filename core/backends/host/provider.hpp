@@ -19,8 +19,8 @@ namespace tpfsdp::host {
 struct Memory {
   std::byte *data = nullptr;
   size_t bytes = 0;
-  uint64_t id = 0;      ///< peers find it by this and an offset; 0: by address
-  uint64_t exposed = 0; ///< last sequence at which peers may read it
+  uint64_t id = 0;       ///< peers find it by this and an offset; 0: by address
+  uint64_t exposed = 0;  ///< last sequence at which peers may read it
   int32_t owner = 0;
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that are threads of one process: one heap object per comm, counted by all, and memory that any of them may read.
+// Ranks that are threads of one process: one heap object per comm, counted by all, and memory that any of them may
+// read.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -23,13 +24,14 @@ class Heap final : public Segment {
  public:
   Heap(const tpfsdp_backend_services &services, const tpfsdp_backend_comm_options &options)
       : services_(services),
-        pages_(static_cast<std::byte *>(services.allocate(static_cast<int64_t>(Layout::bytes(options.world_size)),
-                                                          PAGE_BYTES))) {
+        pages_(static_cast<std::byte *>(
+            services.allocate(static_cast<int64_t>(Layout::bytes(options.world_size)), PAGE_BYTES))) {
     if (pages_ == nullptr) throw std::bad_alloc();
     // Not the texts: a record says how far they are written.
     std::memset(pages_, 0, Layout::word_bytes(options.world_size));
     FrontPage &front = *new (pages_) FrontPage{};
-    for (int32_t rank = 0; rank < options.world_size; ++rank) new (&Layout(pages_, options.world_size).lane(rank)) Lane{};
+    for (int32_t rank = 0; rank < options.world_size; ++rank)
+      new (&Layout(pages_, options.world_size).lane(rank)) Lane{};
     front.magic = LAYOUT_MAGIC;
     front.version = LAYOUT_VERSION;
     front.world_size = static_cast<uint32_t>(options.world_size);
@@ -144,8 +146,8 @@ class Threads final : public Provider {
  public:
   const char *name() const override { return "threads"; }
   uint64_t capabilities() const override {
-    return TPFSDP_BACKEND_CAN_READ_PEERS | TPFSDP_BACKEND_CAN_CHECK_FINGERPRINT |
-           TPFSDP_BACKEND_CAN_ADD_IN_RANK_ORDER | TPFSDP_BACKEND_CAN_USE_THREADS;
+    return TPFSDP_BACKEND_CAN_READ_PEERS | TPFSDP_BACKEND_CAN_CHECK_FINGERPRINT | TPFSDP_BACKEND_CAN_ADD_IN_RANK_ORDER |
+           TPFSDP_BACKEND_CAN_USE_THREADS;
   }
   int32_t probe(char *, int64_t) const override { return 1; }
   bool private_futex() const override { return true; }
@@ -170,8 +172,9 @@ class Threads final : public Provider {
                                         " ms; start every rank, or restart the group");
     *out = directory().find(id);
     if (*out == nullptr)
-      return Outcome::error(TPFSDP_ERR_PEER_LOST, 0, 0, std::string("rank 0 of comm '") + options.name +
-                                                            "' is not here any more, or is in another process");
+      return Outcome::error(
+          TPFSDP_ERR_PEER_LOST, 0, 0,
+          std::string("rank 0 of comm '") + options.name + "' is not here any more, or is in another process");
     return {};
   }
 

@@ -17,7 +17,10 @@ namespace {
 /// FNV-1a over 64-bit words, with a final mix so that neighbouring counts differ in all bits.
 class Hash {
  public:
-  void add(uint64_t value) { hash_ = (hash_ ^ value) * 0x100000001b3ULL; hash_ ^= hash_ >> 29; }
+  void add(uint64_t value) {
+    hash_ = (hash_ ^ value) * 0x100000001b3ULL;
+    hash_ ^= hash_ >> 29;
+  }
   uint64_t value() const { return (hash_ ^ (hash_ >> 32)) * 0x9e3779b97f4a7c15ULL; }
 
  private:
@@ -116,8 +119,8 @@ std::string fields_text(const Comm &comm, tpfsdp_backend_call *call, const Recor
   if (body.reduce_dtype != 0) {
     char divisor[32];
     std::snprintf(divisor, sizeof divisor, "%.17g", rest.divisor);
-    text += std::string(" reduced in ") + name_of_dtype(body.reduce_dtype) + " to " +
-            name_of_dtype(body.output_dtype) + " divided by " + divisor;
+    text += std::string(" reduced in ") + name_of_dtype(body.reduce_dtype) + " to " + name_of_dtype(body.output_dtype) +
+            " divided by " + divisor;
   }
   if (body.source >= 0) text += " from rank " + std::to_string(body.source);
   if (body.phase != 0) text += " part " + std::to_string(body.phase);

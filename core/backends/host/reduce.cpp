@@ -38,10 +38,10 @@ Outcome reduce(Comm &comm, tpfsdp_backend_call *call, uint64_t sequence, const S
       comm.inputs[slot] = source;
 #endif
     }
-    const tpfsdp_status status = comm.services.reduce(
-        op.op, comm.inputs.data(), comm.world_size, op.dtype, op.reduce_dtype,
-        static_cast<std::byte *>(stretch.target) + bytes_of(op.output_dtype, at), op.output_dtype, count, op.divisor,
-        stretch.accumulate ? 1 : 0);
+    const tpfsdp_status status =
+        comm.services.reduce(op.op, comm.inputs.data(), comm.world_size, op.dtype, op.reduce_dtype,
+                             static_cast<std::byte *>(stretch.target) + bytes_of(op.output_dtype, at), op.output_dtype,
+                             count, op.divisor, stretch.accumulate ? 1 : 0);
     if (status < 0)
       return Outcome::error(status, comm.rank, sequence,
                             std::string("reducing ") + name_of_dtype(op.dtype) + " in " +

@@ -57,11 +57,12 @@ void destroy(Region *region) noexcept {
   const std::unique_ptr<Region> owned(region);
   const uint64_t passed = passed_by_all(*region->segment, region->rank, region->world_size);
 #if defined(TPFSDP_MUTANT_REGION_FREED_ON_ABORT)
-  if (Layout(region->segment->pages(), region->world_size).front().abort.load() != 0)
-    return drop(*region);
+  if (Layout(region->segment->pages(), region->world_size).front().abort.load() != 0) return drop(*region);
 #endif
-  if (region->memory.exposed <= passed) drop(*region);
-  else region->segment->keep(region->memory);
+  if (region->memory.exposed <= passed)
+    drop(*region);
+  else
+    region->segment->keep(region->memory);
   region->segment->sweep(region->rank, passed);
 }
 

@@ -49,13 +49,17 @@ Outcome move(Comm &comm, tpfsdp_backend_call *call, uint64_t sequence, Moving *m
 }  // namespace
 
 Moving::Moving(Comm &comm, uint64_t sequence, bool caller_memory) : comm_(comm), caller_memory_(caller_memory) {
-  if (caller_memory_) comm_.words.mark_before_look(comm_.lane().moving, sequence, Point::MOVE_BEGIN);
-  else comm_.words.mark(comm_.lane().moving, sequence, Point::MOVE_BEGIN);
+  if (caller_memory_)
+    comm_.words.mark_before_look(comm_.lane().moving, sequence, Point::MOVE_BEGIN);
+  else
+    comm_.words.mark(comm_.lane().moving, sequence, Point::MOVE_BEGIN);
 }
 
 Moving::~Moving() {
-  if (caller_memory_) comm_.words.publish(comm_.lane().moving, 0, Point::MOVE_END);
-  else comm_.words.mark(comm_.lane().moving, 0, Point::MOVE_END);
+  if (caller_memory_)
+    comm_.words.publish(comm_.lane().moving, 0, Point::MOVE_END);
+  else
+    comm_.words.mark(comm_.lane().moving, 0, Point::MOVE_END);
 }
 
 void Moving::chunk() {
@@ -75,13 +79,13 @@ const std::byte *source_of(const Comm &comm, uint64_t sequence, const Part &part
 }
 
 Outcome outside(const Comm &comm, tpfsdp_backend_call *call, uint64_t sequence, const Part &part, int64_t piece) {
-  return Outcome::error(
-      TPFSDP_ERR_INVALID_ARGUMENT, comm.rank, sequence,
-      (piece < 0 ? std::string() : "piece " + std::to_string(piece) + " of ") + describe(comm, call, sequence) +
-          " on rank " + std::to_string(comm.rank) + " wants " + std::to_string(part.bytes) + " bytes from byte " +
-          std::to_string(part.offset) + " of what rank " + std::to_string(part.rank) + " gives, which are " +
-          std::to_string(shown_bytes(comm.layout.record(part.rank, sequence))) +
-          "; nothing of it was read. Correct the pieces, reset on every rank, then go on");
+  return Outcome::error(TPFSDP_ERR_INVALID_ARGUMENT, comm.rank, sequence,
+                        (piece < 0 ? std::string() : "piece " + std::to_string(piece) + " of ") +
+                            describe(comm, call, sequence) + " on rank " + std::to_string(comm.rank) + " wants " +
+                            std::to_string(part.bytes) + " bytes from byte " + std::to_string(part.offset) +
+                            " of what rank " + std::to_string(part.rank) + " gives, which are " +
+                            std::to_string(shown_bytes(comm.layout.record(part.rank, sequence))) +
+                            "; nothing of it was read. Correct the pieces, reset on every rank, then go on");
 }
 
 std::pair<int64_t, int64_t> slice_of(const Comm &comm, int64_t element_count, int32_t rank) {

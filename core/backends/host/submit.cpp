@@ -37,16 +37,17 @@ Outcome check_pieces(const Comm &comm, const tpfsdp_backend_op &op) {
   if (op.piece_count < 0 || (op.piece_count > 0 && op.pieces == nullptr)) return refuse(comm, op, "no pieces");
   for (int64_t i = 0; i < op.piece_count; ++i) {
     const tpfsdp_backend_piece &piece = op.pieces[i];
-    if (gather && piece.rank == comm.rank && piece.count > 0 && op.input == nullptr) return refuse(comm, op, "no input");
+    if (gather && piece.rank == comm.rank && piece.count > 0 && op.input == nullptr)
+      return refuse(comm, op, "no input");
     // The caller's own memory has no gaps; in a region parts may start at alignment bounds.
     bool fits = piece.count >= 0 && piece.source_offset >= 0 && piece.count <= MOST_ELEMENTS &&
                 piece.source_offset <= MOST_ELEMENTS;
     if (op.input_region == nullptr)
       fits = fits && piece.count <= op.element_count && piece.source_offset <= op.element_count - piece.count;
     else if (fits && piece.count > 0 && (!gather || piece.rank == comm.rank))
-      fits = comm.services.dtype_bytes(op.dtype, piece.source_offset) +
-                 comm.services.dtype_bytes(op.dtype, piece.count) <=
-             room_in_region(op);
+      fits =
+          comm.services.dtype_bytes(op.dtype, piece.source_offset) + comm.services.dtype_bytes(op.dtype, piece.count) <=
+          room_in_region(op);
     if (!fits || (piece.count > 0 && piece.target == nullptr) ||
         (gather && (piece.rank < 0 || piece.rank >= comm.world_size)))
       return refuse(comm, op, "piece " + std::to_string(i) + " lies outside");
@@ -69,8 +70,7 @@ Outcome check(const Comm &comm, const tpfsdp_backend_op &op) {
   const bool whole = op.kind == TPFSDP_BACKEND_KIND_ALL_REDUCE || op.kind == TPFSDP_BACKEND_KIND_BROADCAST;
   const bool needs_input = whole || op.kind == TPFSDP_BACKEND_KIND_REDUCE_SCATTER;
   if (needs_input && root && op.element_count > 0 && op.input == nullptr) return refuse(comm, op, "no input");
-  if (whole && op.output == nullptr && op.element_count > 0 &&
-      !(op.kind == TPFSDP_BACKEND_KIND_BROADCAST && root))
+  if (whole && op.output == nullptr && op.element_count > 0 && !(op.kind == TPFSDP_BACKEND_KIND_BROADCAST && root))
     return refuse(comm, op, "no output");
   if (op.input_region != nullptr && op.input != nullptr) {
     const int64_t room = room_in_region(op);
@@ -115,8 +115,8 @@ uint64_t post_op(Comm &comm, const tpfsdp_backend_op &op, uint8_t phase, const v
   const int64_t elements = shown_elements(comm, op);
   const tpfsdp_dtype dtype = phase == 2 ? op.output_dtype : op.dtype;
   const int64_t bytes = elements <= 0 ? elements : comm.services.dtype_bytes(dtype, elements);
-  const bool travels = phase == 0 && op.kind != TPFSDP_BACKEND_KIND_BARRIER && bytes >= 0 &&
-                       bytes <= static_cast<int64_t>(INLINE_BYTES);
+  const bool travels =
+      phase == 0 && op.kind != TPFSDP_BACKEND_KIND_BARRIER && bytes >= 0 && bytes <= static_cast<int64_t>(INLINE_BYTES);
   const bool shows = !travels && source != nullptr;
   Memory *region = shows ? memory_of(op.input_region, source) : nullptr;
   if (travels) {

@@ -101,9 +101,7 @@ tpfsdp_status comm_get_peer(tpfsdp_backend_comm *handle, int32_t rank, tpfsdp_ba
   tpfsdp_backend_peer peer{};
   peer.struct_size = out->struct_size;
   peer.rank = rank;
-  peer.unit = -1;  // what it posted last is in no word that any thread may read; its number tells
-  const uint64_t posted = last_posted(comm, rank);
-  peer.posted = static_cast<int64_t>(posted);
+  peer.posted = static_cast<int64_t>(last_posted(comm, rank));
   peer.done = static_cast<int64_t>(comm.words.see(lane.done, Look::ACQUIRE));
   peer.step = static_cast<int64_t>(comm.words.see(lane.step, Look::ACQUIRE));
   peer.moving = static_cast<int64_t>(comm.words.see(lane.moving, Look::ACQUIRE));
@@ -176,8 +174,7 @@ tpfsdp_status region_create(tpfsdp_backend_call *call, tpfsdp_backend_comm *comm
 }
 
 tpfsdp_status region_protect(tpfsdp_backend_call *call, tpfsdp_backend_region *region, tpfsdp_bool read_only) {
-  return guarded(lent.get(), call,
-                 [&] { return protect(*reinterpret_cast<Region *>(region), read_only != 0); });
+  return guarded(lent.get(), call, [&] { return protect(*reinterpret_cast<Region *>(region), read_only != 0); });
 }
 
 void region_destroy(tpfsdp_backend_region *region) { destroy(reinterpret_cast<Region *>(region)); }

@@ -30,11 +30,33 @@ const char *name_of_kind(tpfsdp_backend_kind kind) {
 }
 
 const char *name_of_dtype(tpfsdp_dtype dtype) {
-  static const char *const names[] = {
-      "none",    "f32",     "f64",     "f16",           "bf16",      "i8",          "i16",     "i32",         "i64",
-      "u8",      "u16",     "u32",     "u64",           "bool",      "c64",         "c128",    "f8_e3m4",     "f8_e4m3",
-      "f8_e4m3b11fnuz", "f8_e4m3fn", "f8_e4m3fnuz", "f8_e5m2", "f8_e5m2fnuz", "f8_e8m0fnu", "f6_e2m3fn", "f6_e3m2fn",
-      "f4_e2m1fn"};
+  static const char *const names[] = {"none",
+                                      "f32",
+                                      "f64",
+                                      "f16",
+                                      "bf16",
+                                      "i8",
+                                      "i16",
+                                      "i32",
+                                      "i64",
+                                      "u8",
+                                      "u16",
+                                      "u32",
+                                      "u64",
+                                      "bool",
+                                      "c64",
+                                      "c128",
+                                      "f8_e3m4",
+                                      "f8_e4m3",
+                                      "f8_e4m3b11fnuz",
+                                      "f8_e4m3fn",
+                                      "f8_e4m3fnuz",
+                                      "f8_e5m2",
+                                      "f8_e5m2fnuz",
+                                      "f8_e8m0fnu",
+                                      "f6_e2m3fn",
+                                      "f6_e3m2fn",
+                                      "f4_e2m1fn"};
   return dtype >= 0 && dtype < static_cast<tpfsdp_dtype>(std::size(names)) ? names[dtype] : "unknown dtype";
 }
 

@@ -15,8 +15,8 @@ namespace {
 
 constexpr int64_t SLICE_NS = 100'000'000;
 constexpr int64_t YIELD_NS = 50'000;
-constexpr int SPINS = 64;          // about a microsecond
-constexpr int SPINS_CROWDED = 8;   // the awaited rank may need this core
+constexpr int SPINS = 64;         // about a microsecond
+constexpr int SPINS_CROWDED = 8;  // the awaited rank may need this core
 
 void pause() {
 #if defined(__x86_64__)

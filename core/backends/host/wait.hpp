@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waiting for a word of every peer: spin, yield, sleep. An unsatisfied wait also looks for a peer's error, abort, death,
-// the two clocks and the host's interrupt; having seen one it looks at the awaited word once more, and a satisfied wait
-// wins over all of them. The 100 ms slices of sleep serve the interrupt and liveness, never correctness.
+// Waiting for a word of every peer: spin, yield, sleep. An unsatisfied wait also looks for a peer's error, abort,
+// death, the two clocks and the host's interrupt; having seen one it looks at the awaited word once more, and a
+// satisfied wait wins over all of them. The 100 ms slices of sleep serve the interrupt and liveness, never correctness.
 #ifndef TPFSDP_BACKENDS_HOST_WAIT_HPP
 #define TPFSDP_BACKENDS_HOST_WAIT_HPP
 
@@ -30,14 +30,14 @@ struct Awaiting {
   uint64_t sequence = 0;
   bool watch_errors = false;  ///< a peer's ERR or RESET ends the wait; not when records decide by themselves
   tpfsdp_backend_call *call = nullptr;
-  bool may_wait = false;      ///< else PENDING
+  bool may_wait = false;  ///< else PENDING
 };
 
 /// The clocks of one wait; they run on through PENDING.
 struct Patience {
   Target target = Target::NOTHING;
   uint64_t sequence = 0;
-  int32_t cursor = 0;       ///< peers below it are satisfied
+  int32_t cursor = 0;  ///< peers below it are satisfied
   int64_t began_ns = 0;
   int64_t slow_ns = 0;      ///< last look at liveness and clocks
   int64_t asked_ns = 0;     ///< last question for an interrupt
@@ -45,7 +45,7 @@ struct Patience {
   int64_t next_log_ns = 0;  ///< since began_ns
   uint64_t moving = 0;      ///< what the cursor's peer moved then
   uint64_t chunk = 0;
-  int64_t moved_ns = 0;     ///< when that changed
+  int64_t moved_ns = 0;  ///< when that changed
 };
 
 /// OK when the word of every peer is there; else what ended the wait.

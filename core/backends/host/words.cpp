@@ -34,7 +34,10 @@ bool Words::scheduled() const { return false; }
 void Words::publish(Word &word, uint64_t value, Point point) {
   at(point, &word, value);
 #if defined(TPFSDP_MUTANT_PUBLISH_WITHOUT_SEQ_CST)
-  if (scheduled()) scheduler_->store_late(rank_, word, value); else word.store(value, std::memory_order_release);
+  if (scheduled())
+    scheduler_->store_late(rank_, word, value);
+  else
+    word.store(value, std::memory_order_release);
 #else
   word.store(value, std::memory_order_seq_cst);
 #endif

@@ -17,7 +17,22 @@ using Bell = std::atomic<uint32_t>;
 enum class Look { ACQUIRE, LAST };
 
 /// What a rank is about to do to a word: the places where a test can hold it.
-enum class Point { POST, SEE, DONE, STEP, RELEASE, MOVE_BEGIN, MOVE_END, FAIL, RESET, ABORT, LIFE, WITHDRAW, SLEEP, WAKE };
+enum class Point {
+  POST,
+  SEE,
+  DONE,
+  STEP,
+  RELEASE,
+  MOVE_BEGIN,
+  MOVE_END,
+  FAIL,
+  RESET,
+  ABORT,
+  LIFE,
+  WITHDRAW,
+  SLEEP,
+  WAKE
+};
 
 /// A test's hand on the ranks of a comm, compiled in with TPFSDP_HOST_SCHEDULER only. It comes with the comm: fibers of
 /// one thread can each be a rank.
