@@ -15,7 +15,7 @@ tpfsdp_error_class class_of(Status status) {
   if (status >= 0) return TPFSDP_ERROR_CLASS_UNSPECIFIED;
   const int32_t hundreds = -(status / 100);
   return hundreds >= TPFSDP_ERROR_CLASS_PROGRAM && hundreds <= TPFSDP_ERROR_CLASS_REPORT ? hundreds
-                                                                                        : TPFSDP_ERROR_CLASS_UNKNOWN;
+                                                                                         : TPFSDP_ERROR_CLASS_UNKNOWN;
 }
 
 }  // namespace

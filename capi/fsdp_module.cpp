@@ -34,7 +34,8 @@ tpfsdp_status tpfsdp_fsdp_module_get_unit(tpfsdp_module *module, int32_t index, 
     Module &m = entry.get<Module>(module, "module");
     const State &state = state_of(m);
     if (index != 0 || !state.unit)
-      fail(TPFSDP_ERR_NOT_FOUND, "module \"", m.path(), "\" has ", state.unit ? 1 : 0, " unit(s), none at index ", index);
+      fail(TPFSDP_ERR_NOT_FOUND, "module \"", m.path(), "\" has ", state.unit ? 1 : 0, " unit(s), none at index ",
+           index);
     required(out_unit, "out_unit") = borrowed<tpfsdp_unit>(state.unit.get());
   });
 }

@@ -17,8 +17,8 @@ std::shared_ptr<const ErrorDetail> detail_of(Status status, std::string message)
   return detail;
 }
 
-// The error that is handed out when there is no memory left to make one: made when the library is loaded, kept for ever,
-// handed out as often as needed. Its first, owned handle is never given back.
+// The error that is handed out when there is no memory left to make one: made when the library is loaded, kept for
+// ever, handed out as often as needed. Its first, owned handle is never given back.
 struct Spare {
   Error *error = nullptr;
   void *handle = nullptr;
@@ -27,8 +27,8 @@ struct Spare {
 Spare make_spare() noexcept {
   try {
     Spare spare;
-    Ref<Error> made = make<Error>(detail_of(TPFSDP_ERR_OUT_OF_MEMORY,
-                                            "out of memory: the library could not allocate what this call needs"));
+    Ref<Error> made = make<Error>(
+        detail_of(TPFSDP_ERR_OUT_OF_MEMORY, "out of memory: the library could not allocate what this call needs"));
     spare.error = made.get();
     spare.handle = HandleTable::expose(spare.error, true);
     return spare;

@@ -8,8 +8,9 @@ namespace tpfsdp::capi {
 namespace {
 
 const char *kind_name(Kind kind) {
-  static constexpr std::array<const char *, 13> kNames = {"none",  "error", "context", "list",   "blob", "tensor", "work",
-                                                          "group", "mesh",  "param",   "module", "unit", "scope"};
+  static constexpr std::array<const char *, 13> kNames = {"none",   "error", "context", "list", "blob",
+                                                          "tensor", "work",  "group",   "mesh", "param",
+                                                          "module", "unit",  "scope"};
   return kNames[static_cast<size_t>(kind)];
 }
 

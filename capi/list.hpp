@@ -18,7 +18,9 @@ class List final : public Object {
   explicit List(std::vector<Entry> entries) : entries_(std::move(entries)) {}
   Kind kind() const override { return kKind; }
   // Of its entries: the last reference to a module or parameter is given back inside their rank.
-  Gate *gate() const override { return entries_.empty() || !entries_.front().second ? nullptr : entries_.front().second->gate(); }
+  Gate *gate() const override {
+    return entries_.empty() || !entries_.front().second ? nullptr : entries_.front().second->gate();
+  }
   const std::vector<Entry> &entries() const { return entries_; }
 
  private:

@@ -103,7 +103,8 @@ tpfsdp_status tpfsdp_module_set_submodule(tpfsdp_module *module, const char *tar
   return guard(error, [&] {
     Entry entry;
     Module &m = entry.get<Module>(module, "module");
-    m.set_submodule(&required(target, "target"), Ref<Module>(&entry.get<Module>(child, "child")), as_bool(strict, "strict"));
+    m.set_submodule(&required(target, "target"), Ref<Module>(&entry.get<Module>(child, "child")),
+                    as_bool(strict, "strict"));
   });
 }
 

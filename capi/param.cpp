@@ -13,8 +13,8 @@ namespace tpfsdp::capi {
 namespace {
 
 Face face_of(tpfsdp_face face) {
-  static_assert(TPFSDP_FACE_SHARD == static_cast<int>(Face::kShard) && TPFSDP_FACE_FULL == static_cast<int>(Face::kFull) &&
-                TPFSDP_FACE_GRAD == static_cast<int>(Face::kGrad));
+  static_assert(TPFSDP_FACE_SHARD == static_cast<int>(Face::kShard) &&
+                TPFSDP_FACE_FULL == static_cast<int>(Face::kFull) && TPFSDP_FACE_GRAD == static_cast<int>(Face::kGrad));
   if (face < TPFSDP_FACE_SHARD || face > TPFSDP_FACE_GRAD)
     fail(TPFSDP_ERR_INVALID_ARGUMENT, "face is ", face, "; SHARD (1), FULL (2) or GRAD (3) is needed");
   return static_cast<Face>(face);

@@ -12,8 +12,9 @@ using namespace tpfsdp::capi;
 
 extern "C" {
 
-tpfsdp_status tpfsdp_scope_open(tpfsdp_module *const *modules, int64_t module_count, const tpfsdp_scope_options *options,
-                                tpfsdp_scope **out_scope, tpfsdp_error **error) TPFSDP_NOEXCEPT {
+tpfsdp_status tpfsdp_scope_open(tpfsdp_module *const *modules, int64_t module_count,
+                                const tpfsdp_scope_options *options, tpfsdp_scope **out_scope,
+                                tpfsdp_error **error) TPFSDP_NOEXCEPT {
   return guard(error, [&] {
     const auto read = read_options(options, "tpfsdp_scope_options");
     required(out_scope, "out_scope");

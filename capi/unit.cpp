@@ -19,7 +19,8 @@ using namespace tpfsdp::capi;
 
 extern "C" {
 
-tpfsdp_status tpfsdp_unit_get_info(tpfsdp_unit *unit, tpfsdp_unit_info *out_info, tpfsdp_error **error) TPFSDP_NOEXCEPT {
+tpfsdp_status tpfsdp_unit_get_info(tpfsdp_unit *unit, tpfsdp_unit_info *out_info,
+                                   tpfsdp_error **error) TPFSDP_NOEXCEPT {
   return guard(error, [&] {
     Entry entry(Entry::Mode::kAsk);
     ParamGroup &u = entry.get<ParamGroup>(unit, "unit");

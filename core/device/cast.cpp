@@ -49,17 +49,23 @@ Integer saturated(double value) {
 
 template <class Target>
 Target from_f64(double value) {
-  if constexpr (std::is_same_v<Target, Bf16>) return {bf16_from_f32(f32_to_odd(value))};
-  else if constexpr (std::is_same_v<Target, F16>) return {f16_from_f32(f32_to_odd(value))};
-  else if constexpr (std::is_integral_v<Target>) return saturated<Target>(value);
-  else return static_cast<Target>(value);
+  if constexpr (std::is_same_v<Target, Bf16>)
+    return {bf16_from_f32(f32_to_odd(value))};
+  else if constexpr (std::is_same_v<Target, F16>)
+    return {f16_from_f32(f32_to_odd(value))};
+  else if constexpr (std::is_integral_v<Target>)
+    return saturated<Target>(value);
+  else
+    return static_cast<Target>(value);
 }
 
 template <class Target, class Source>
 Target convert(Source value) {
   if constexpr (std::is_integral_v<Source>) {
-    if constexpr (std::is_arithmetic_v<Target>) return static_cast<Target>(value);
-    else return from_f64<Target>(f64_sticky(value));
+    if constexpr (std::is_arithmetic_v<Target>)
+      return static_cast<Target>(value);
+    else
+      return from_f64<Target>(f64_sticky(value));
   } else if constexpr (std::is_same_v<Source, double>) {
     return from_f64<Target>(value);
   } else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// bf16 and f16 in integer code: round to nearest even, subnormals kept, NaNs quiet with the top of their payload. Branch
-// free, so that compilers turn loops over them into vectors.
+// bf16 and f16 in integer code: round to nearest even, subnormals kept, NaNs quiet with the top of their payload.
+// Branch free, so that compilers turn loops over them into vectors.
 //
 // Everything has internal linkage and no template of the standard library is used: these functions are compiled once
 // for each instruction set, and the linker must not fold an AVX copy into code that runs on any CPU.
@@ -57,7 +57,7 @@ static inline float f32_from_f16(uint16_t value) {
   const uint32_t sign = (uint32_t{value} & 0x8000) << 16;
   const uint32_t magnitude = uint32_t{value} & 0x7fff;
   const uint32_t shifted = magnitude << 13;
-  const uint32_t normal = shifted + (112u << 23);                             // rebias 15 -> 127
+  const uint32_t normal = shifted + (112u << 23);  // rebias 15 -> 127
   const uint32_t special = shifted | kF32Infinity | (magnitude > 0x7c00 ? 0x400000u : 0u);
   // A subnormal is an integer of units of 2^-24: exact in f32.
   const uint32_t subnormal = bits_of(static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24f);

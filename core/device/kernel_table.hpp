@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hot kernels, one table per instruction set. Callers hold a FloatEnvironment; memory may have any alignment, inputs
-// and output may be the same but not overlap otherwise.
+// The hot kernels, one table per instruction set. Callers hold a FloatEnvironment; memory may have any alignment,
+// inputs and output may be the same but not overlap otherwise.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,8 @@ void zero_bytes(void *target, int64_t size_bytes) noexcept;
 // truncation, out of range the nearest one, NaN 0; integers become narrower ones by wrapping. Throws UNSUPPORTED.
 void cast(void *target, tpfsdp_dtype target_dtype, const void *source, tpfsdp_dtype source_dtype, int64_t count);
 
-// target += source, of any two floating dtypes: added in f32 (f64 for an f64 target), then rounded once to the target's.
+// target += source, of any two floating dtypes: added in f32 (f64 for an f64 target), then rounded once to the
+// target's.
 void add(void *target, tpfsdp_dtype target_dtype, const void *source, tpfsdp_dtype source_dtype, int64_t count);
 
 // As tpfsdp_backend_op says: inputs of ranks 0.. left to right in f32 (f64 for f64), one multiply by (float)(1.0 /

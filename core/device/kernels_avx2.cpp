@@ -39,8 +39,7 @@ struct Avx2 {
     const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
     const __m256i words = _mm256_blendv_epi8(rounded, nan, is_nan);
     const __m256i packed = _mm256_packus_epi32(words, words);  // each half twice within its lane
-    _mm_storeu_si128(reinterpret_cast<__m128i *>(data),
-                     _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08)));
+    _mm_storeu_si128(reinterpret_cast<__m128i *>(data), _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08)));
   }
 
   static Float all(float value) { return _mm256_set1_ps(value); }

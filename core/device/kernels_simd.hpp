@@ -99,21 +99,24 @@ void f32_from_bf16_all(void *target, const void *source, int64_t count) {
 template <class V>
 void f32_from_f16_all(void *target, const void *source, int64_t count) {
   int64_t i = 0;
-  for (; i + V::kFloats <= count; i += V::kFloats) V::store(byte_at(target, 4 * i), V::load_f16(byte_at(source, 2 * i)));
+  for (; i + V::kFloats <= count; i += V::kFloats)
+    V::store(byte_at(target, 4 * i), V::load_f16(byte_at(source, 2 * i)));
   for (; i < count; ++i) store<float>(target, i, f32_from_f16(load<uint16_t>(source, i)));
 }
 
 template <class V>
 void bf16_from_f32_all(void *target, const void *source, int64_t count) {
   int64_t i = 0;
-  for (; i + V::kFloats <= count; i += V::kFloats) V::store_bf16(byte_at(target, 2 * i), V::load_f32(byte_at(source, 4 * i)));
+  for (; i + V::kFloats <= count; i += V::kFloats)
+    V::store_bf16(byte_at(target, 2 * i), V::load_f32(byte_at(source, 4 * i)));
   for (; i < count; ++i) store<uint16_t>(target, i, bf16_from_f32(load<float>(source, i)));
 }
 
 template <class V>
 void f16_from_f32_all(void *target, const void *source, int64_t count) {
   int64_t i = 0;
-  for (; i + V::kFloats <= count; i += V::kFloats) V::store_f16(byte_at(target, 2 * i), V::load_f32(byte_at(source, 4 * i)));
+  for (; i + V::kFloats <= count; i += V::kFloats)
+    V::store_f16(byte_at(target, 2 * i), V::load_f32(byte_at(source, 4 * i)));
   for (; i < count; ++i) store<uint16_t>(target, i, f16_from_f32(load<float>(source, i)));
 }
 

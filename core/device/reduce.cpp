@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reductions of floating inputs, and additions. The usual case is one pass of a kernel over all inputs; whatever needs a
-// rounding on the way in or out goes through blocks on the stack.
+// Reductions of floating inputs, and additions. The usual case is one pass of a kernel over all inputs; whatever needs
+// a rounding on the way in or out goes through blocks on the stack.
 #include "device/float_environment.hpp"
 #include "device/float_formats.hpp"
 #include "device/kernel_table.hpp"
@@ -69,8 +69,7 @@ void load_block(const Inputs &inputs, int32_t rank, int64_t start, int64_t lengt
 
 template <class Real>
 void sum_block(const Inputs &inputs, Real scale, int64_t start, int64_t length, Real *total) {
-  const SumKernel<Real> direct =
-      is_exact(inputs.dtype, inputs.reduce_dtype) ? sum_kernel<Real>(inputs.dtype) : nullptr;
+  const SumKernel<Real> direct = is_exact(inputs.dtype, inputs.reduce_dtype) ? sum_kernel<Real>(inputs.dtype) : nullptr;
   if (direct && inputs.count <= kGroup) {
     const void *sources[kGroup];
     for (int32_t rank = 0; rank < inputs.count; ++rank) sources[rank] = at(inputs.data[rank], inputs.dtype, start);
@@ -183,9 +182,10 @@ void reduce(tpfsdp_reduce_op op, const void *const *inputs, int32_t input_count,
             tpfsdp_dtype reduce_dtype, void *output, tpfsdp_dtype output_dtype, int64_t count, double divisor,
             bool accumulate) {
   if (op < TPFSDP_REDUCE_SUM || op > TPFSDP_REDUCE_MAX)
-    fail(TPFSDP_ERR_INVALID_ARGUMENT, "reduce op ", op, " is unknown; SUM, AVG, MIN and MAX are ", TPFSDP_REDUCE_SUM + 0,
-         " to ", TPFSDP_REDUCE_MAX + 0);
-  if (input_count < 1) fail(TPFSDP_ERR_INVALID_ARGUMENT, "a reduction of ", input_count, " inputs; one at least is needed");
+    fail(TPFSDP_ERR_INVALID_ARGUMENT, "reduce op ", op, " is unknown; SUM, AVG, MIN and MAX are ",
+         TPFSDP_REDUCE_SUM + 0, " to ", TPFSDP_REDUCE_MAX + 0);
+  if (input_count < 1)
+    fail(TPFSDP_ERR_INVALID_ARGUMENT, "a reduction of ", input_count, " inputs; one at least is needed");
   if (op == TPFSDP_REDUCE_AVG && !(divisor > 0))
     fail(TPFSDP_ERR_INVALID_ARGUMENT, "an average divides by ", divisor, "; the divisor must be positive");
 #if defined(TPFSDP_MUTANT_ACCUMULATE_OVERWRITES)

@@ -55,8 +55,7 @@ void reduce_integers(tpfsdp_reduce_op op, const void *const *inputs, int32_t inp
       case TPFSDP_REDUCE_AVG:
         return fold<T>(inputs, input_count, output, count, accumulate, wrapped_sum<T>,
                        [whole](T sum) { return divided(sum, whole); });
-      default:
-        return fold<T>(inputs, input_count, output, count, accumulate, wrapped_sum<T>, same);
+      default: return fold<T>(inputs, input_count, output, count, accumulate, wrapped_sum<T>, same);
     }
   });
 }

@@ -23,10 +23,10 @@ tpfsdp_view view_of(void *data, const int64_t *count, tpfsdp_dtype dtype) {
 
 std::string line_of(const ParamGroup &unit, const ShardedParam &p) {
   constexpr const char *kReshard[] = {"auto", "always", "never"};
-  std::string line = cat("parameter ", p.param->full_name(), " of unit ", unit.name, ": ", dtype_name(p.param->dtype()),
-                         " ", shape_text(p.param->shape()), p.param->requires_grad() ? ", trainable" : ", frozen",
-                         ", registered ", p.param->place_count(), " time(s), reshard ",
-                         kReshard[static_cast<int>(unit.reshard_kind)]);
+  std::string line =
+      cat("parameter ", p.param->full_name(), " of unit ", unit.name, ": ", dtype_name(p.param->dtype()), " ",
+          shape_text(p.param->shape()), p.param->requires_grad() ? ", trainable" : ", frozen", ", registered ",
+          p.param->place_count(), " time(s), reshard ", kReshard[static_cast<int>(unit.reshard_kind)]);
   if (unit.init_mode == InitMode::kVerify) append_text(line, cat(", values ", p.value_hash));
   return line;
 }
@@ -86,8 +86,8 @@ void DigestExchange::explain(const Entry &entry) const {
   const int64_t one = 1, world = entry.group->size();
   int64_t length = static_cast<int64_t>(mine.size());
   std::vector<int64_t> lengths(static_cast<size_t>(world));
-  all_gather(entry.group, view_of(&length, &one, TPFSDP_DTYPE_I64), view_of(lengths.data(), &world, TPFSDP_DTYPE_I64), {},
-             false);
+  all_gather(entry.group, view_of(&length, &one, TPFSDP_DTYPE_I64), view_of(lengths.data(), &world, TPFSDP_DTYPE_I64),
+             {}, false);
   int64_t total = 0;
   for (const int64_t part : lengths) total += part;
   std::string all(static_cast<size_t>(total), '\0');
@@ -101,7 +101,9 @@ void DigestExchange::explain(const Entry &entry) const {
     longest = std::max(longest, ranks.back().size());
   }
   for (size_t i = 0; i < longest; ++i) {
-    const auto of = [&](size_t rank) { return i < ranks[rank].size() ? ranks[rank][i] : std::string("no such parameter"); };
+    const auto of = [&](size_t rank) {
+      return i < ranks[rank].size() ? ranks[rank][i] : std::string("no such parameter");
+    };
     bool differs = false;
     for (size_t rank = 1; rank < ranks.size(); ++rank) differs = differs || of(rank) != of(0);
     if (!differs) continue;
@@ -114,7 +116,8 @@ void DigestExchange::explain(const Entry &entry) const {
     detail.message = cat(text, "; build the same model with the same values on every rank, or use init BROADCAST");
     throw Failure(std::move(detail));
   }
-  fail(TPFSDP_ERR_INTERNAL, "digests of group ", entry.group->name(), " differ, but no parameter does; please report it");
+  fail(TPFSDP_ERR_INTERNAL, "digests of group ", entry.group->name(),
+       " differ, but no parameter does; please report it");
 }
 
 }  // namespace tpfsdp

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks compare once before the first step: names, shapes, dtypes, trainability, ties, policies and, by hash, values.
-// Equal digests cost one small gather; unequal ones are spelled out, so that the error names parameter and ranks.
+// What ranks compare once before the first step: names, shapes, dtypes, trainability, ties, policies and, by hash,
+// values. Equal digests cost one small gather; unequal ones are spelled out, so that the error names parameter and
+// ranks.
 #pragma once
 
 #include "comm/group.hpp"

@@ -58,7 +58,9 @@ void Root::failed(const Failure &failure) noexcept {
 }
 
 void Root::refuse_without_module() const {
-  if (!module) fail(TPFSDP_ERR_STATE, "the root of this tree was released; keep the outermost sharded module while you use modules below it");
+  if (!module)
+    fail(TPFSDP_ERR_STATE,
+         "the root of this tree was released; keep the outermost sharded module while you use modules below it");
 }
 
 void Root::refuse_if_failed() const {
@@ -71,7 +73,8 @@ void Root::refuse_if_failed() const {
 
 void Root::refuse_unfinished_end() const {
   if (end_phase != 0)
-    fail(TPFSDP_ERR_STATE, "end_backward of this tree has not ended, and peers may write their shards already: call it again");
+    fail(TPFSDP_ERR_STATE,
+         "end_backward of this tree has not ended, and peers may write their shards already: call it again");
 }
 
 void Root::drop_step() noexcept {

@@ -41,12 +41,13 @@ void check_modules(const std::vector<Ref<Module>> &modules) {
     const Module &module = *modules[i];
     if (std::find(modules.begin(), modules.begin() + static_cast<std::ptrdiff_t>(i), modules[i]) !=
         modules.begin() + static_cast<std::ptrdiff_t>(i))
-      fail(TPFSDP_ERR_INVALID_ARGUMENT, "module \"", module.path(), "\" is in the list twice; modules must be distinct");
+      fail(TPFSDP_ERR_INVALID_ARGUMENT, "module \"", module.path(),
+           "\" is in the list twice; modules must be distinct");
     if (!module.options().has_forward)
       fail(TPFSDP_ERR_INVALID_ARGUMENT, "module \"", module.path(), "\" (", module.options().class_name,
-           ") is a container without forward and cannot be sharded by itself: shard its children, or pass them as a list");
-    if (module.state)
-      fail(TPFSDP_ERR_STATE, "fully_shard was already applied to module \"", module.path(), "\"");
+           ") is a container without forward and cannot be sharded by itself: shard its children, or pass them as a "
+           "list");
+    if (module.state) fail(TPFSDP_ERR_STATE, "fully_shard was already applied to module \"", module.path(), "\"");
     if (module.is_managed)
       fail(TPFSDP_ERR_STATE, "module \"", module.path(),
            "\" belongs to an earlier fully_shard of a module above it: shard children first, then their parents");
@@ -54,14 +55,16 @@ void check_modules(const std::vector<Ref<Module>> &modules) {
 }
 
 Ref<Mesh> checked_mesh(Ref<Mesh> mesh, const Module &module) {
-  if (!mesh) return make<Mesh>(std::vector<Ref<Group>>{Ref<Group>(&module.context().group())}, std::vector<std::string>{}, nullptr);
+  if (!mesh)
+    return make<Mesh>(std::vector<Ref<Group>>{Ref<Group>(&module.context().group())}, std::vector<std::string>{},
+                      nullptr);
   if (mesh->ndim() > 2)
     fail(TPFSDP_ERR_INVALID_ARGUMENT, "fully_shard expects a 1-D or 2-D mesh, got ", mesh->ndim(), "-D");
   if (mesh->ndim() == 2 && mesh->names().empty())
     fail(TPFSDP_ERR_INVALID_ARGUMENT, "a 2-D mesh replicates over its first dimension and needs dimension names");
   if (mesh->ndim() == 2)
-    fail(TPFSDP_ERR_UNSUPPORTED, "this version shards over 1-D meshes; slice one dimension of (", mesh->names()[0], ", ",
-         mesh->names()[1], ")");
+    fail(TPFSDP_ERR_UNSUPPORTED, "this version shards over 1-D meshes; slice one dimension of (", mesh->names()[0],
+         ", ", mesh->names()[1], ")");
   return mesh;
 }
 
@@ -98,7 +101,8 @@ void commit(const std::shared_ptr<State> &state, const std::vector<Module *> &ma
 
 }  // namespace
 
-std::vector<Ref<Param>> managed_params(const std::vector<Ref<Module>> &roots, const std::vector<const Param *> &ignored) {
+std::vector<Ref<Param>> managed_params(const std::vector<Ref<Module>> &roots,
+                                       const std::vector<const Param *> &ignored) {
   std::unordered_set<const Param *> seen(ignored.begin(), ignored.end());
   std::vector<Ref<Param>> out;
   for (const Module *module : managed_modules(roots)) {
@@ -124,7 +128,8 @@ void fully_shard(const std::vector<Ref<Module>> &modules, Ref<Mesh> mesh,
     mesh = checked_mesh(std::move(mesh), *modules.front());
     std::vector<Ref<Module>> roots;
     for (const Ref<Module> &module : modules) {
-      const bool nested = std::any_of(modules.begin(), modules.end(), [&](const auto &other) { return is_below(*other, *module); });
+      const bool nested =
+          std::any_of(modules.begin(), modules.end(), [&](const auto &other) { return is_below(*other, *module); });
       if (!nested) roots.push_back(module);
     }
     const std::vector<Ref<Param>> params = managed_params(roots, options.ignored);
@@ -133,7 +138,8 @@ void fully_shard(const std::vector<Ref<Module>> &modules, Ref<Mesh> mesh,
     for (const Ref<Module> &module : modules) state->modules.push_back(module.get());
     state->reshard_kind = options.reshard;
     if (!params.empty()) {
-      state->unit = make<ParamGroup>(*state, std::move(mesh), params, options.reshard, options.init, std::move(options.host_memory));
+      state->unit = make<ParamGroup>(*state, std::move(mesh), params, options.reshard, options.init,
+                                     std::move(options.host_memory));
       state->unit->name = state->name();  // until the root is settled
     }
     commit(state, managed_modules(roots));

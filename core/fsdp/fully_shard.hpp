@@ -13,13 +13,14 @@ struct ShardOptions {
   std::vector<const Param *> ignored;
 };
 
-// mesh null: the context's default group. On failure, of `read_options` too, no module has changed, and the peers of the
-// mesh are told.
+// mesh null: the context's default group. On failure, of `read_options` too, no module has changed, and the peers of
+// the mesh are told.
 void fully_shard(const std::vector<Ref<Module>> &modules, Ref<Mesh> mesh,
                  const std::function<ShardOptions()> &read_options);
 
 // Direct parameters, each once, of the modules that a call on `roots` manages: all below, post-order, without the
 // subtrees that an earlier call took.
-std::vector<Ref<Param>> managed_params(const std::vector<Ref<Module>> &roots, const std::vector<const Param *> &ignored);
+std::vector<Ref<Param>> managed_params(const std::vector<Ref<Module>> &roots,
+                                       const std::vector<const Param *> &ignored);
 
 }  // namespace tpfsdp

@@ -65,8 +65,8 @@ Acquired acquire_slot(ParamGroup &unit, bool may_wait, bool for_prefetch) {
     if (ParamGroup *holder = slot->holder; holder && holder != &unit) {
       // A pin may exist on this rank only, so going on another way would part the ranks.
       if (holder->has_deferred_reshard)
-        fail(TPFSDP_ERR_STATE, "unit ", unit.name, " cannot be gathered: its memory is held by ",
-             holder->pins.load(), " pin(s) of unit ", holder->name, "; release the views of its full parameters");
+        fail(TPFSDP_ERR_STATE, "unit ", unit.name, " cannot be gathered: its memory is held by ", holder->pins.load(),
+             " pin(s) of unit ", holder->name, "; release the views of its full parameters");
       if (holder->is_prefetch && !for_prefetch) {
         if (holder->is_gathering && wait_gather(*holder, may_wait) == TPFSDP_PENDING) return Acquired::kPending;
         drop_full_parameters(*holder);  // prefetched and not needed after all

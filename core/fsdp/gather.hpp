@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From shards to full parameters and back: issue (acquire a destination, post), wait (complete, show), reshard (hide, give
-// the destination back), and the pins that hold a unit full.
+// From shards to full parameters and back: issue (acquire a destination, post), wait (complete, show), reshard (hide,
+// give the destination back), and the pins that hold a unit full.
 #pragma once
 
 #include "fsdp/param_group.hpp"

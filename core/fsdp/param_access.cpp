@@ -86,7 +86,8 @@ void set_requires_grad(Param &param, bool requires_grad) {
   if (param.unit) {
     Root *root = unit_of(param).state.root.get();
     if (root && !root->is_between_steps())
-      fail(TPFSDP_ERR_STATE, "parameter ", param.full_name(), " can be frozen or unfrozen between steps only: after end_backward, with no unshard or scope under way");
+      fail(TPFSDP_ERR_STATE, "parameter ", param.full_name(),
+           " can be frozen or unfrozen between steps only: after end_backward, with no unshard or scope under way");
     if (root) root->plan_again();
   }
   param.set_requires_grad(requires_grad);

@@ -131,7 +131,8 @@ void ParamGroup::lay_out() {
   layout = ShardLayout(specs_of(params), group->size());
   const ShardPlaces places = layout.grad_shard_places(group->rank());
   second_gradient = Buffer();
-  const std::shared_ptr<Buffer> before = std::exchange(grad_shards, std::make_shared<Buffer>(places.size_bytes, nullptr));
+  const std::shared_ptr<Buffer> before =
+      std::exchange(grad_shards, std::make_shared<Buffer>(places.size_bytes, nullptr));
   // Entered here and not by the buffer, whose last owner may be a tensor on another thread.
   root().account.subtract(before->size_bytes());
   root().account.add(grad_shards->size_bytes());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one fully_shard call gathers and reduces together (tpfsdp_unit in the ABI): its parameters, this rank's shards, and
-// where in a step it is. What happens to it stands in gather, reduce and state_machine.
+// What one fully_shard call gathers and reduces together (tpfsdp_unit in the ABI): its parameters, this rank's shards,
+// and where in a step it is. What happens to it stands in gather, reduce and state_machine.
 #pragma once
 
 #include "comm/mesh.hpp"
@@ -44,16 +44,16 @@ struct GradSlot {
 struct ShardedParam {
   Ref<Param> param;
   Shape local_shape;
-  Shape offsets;                  // of the local part; an empty one starts at the end of dimension 0
+  Shape offsets;  // of the local part; an empty one starts at the end of dimension 0
   std::byte *shard = nullptr;
-  std::byte *grad_shard = nullptr;  // null: frozen at the last plan
-  std::byte *full = nullptr;        // while there is a destination
-  uint64_t value_hash = 0;          // of the whole, at fully_shard; 0: not compared
-  bool buffer_given = false;        // get_grad_buffer, not yet committed
-  bool second_given = false;        // the same, beside a gradient that is committed already
-  bool committed = false;           // takes part in the next reduction
-  bool is_reducing = false;         // took part in the last one
-  bool is_unwritten = false;        // its values were on META and nothing has replaced them yet
+  std::byte *grad_shard = nullptr;       // null: frozen at the last plan
+  std::byte *full = nullptr;             // while there is a destination
+  uint64_t value_hash = 0;               // of the whole, at fully_shard; 0: not compared
+  bool buffer_given = false;             // get_grad_buffer, not yet committed
+  bool second_given = false;             // the same, beside a gradient that is committed already
+  bool committed = false;                // takes part in the next reduction
+  bool is_reducing = false;              // took part in the last one
+  bool is_unwritten = false;             // its values were on META and nothing has replaced them yet
   std::function<Status()> grad_reduced;  // of the host; empty: none
 
   int64_t local_elements() const { return element_count(local_shape); }
@@ -64,8 +64,8 @@ class ParamGroup final : public Object {
   static constexpr Kind kKind = Kind::kUnit;
 
   // Cuts this rank's rows out of the full values. With kBroadcast those of rank 0 of the mesh, collectively.
-  ParamGroup(State &owner, Ref<Mesh> shard_mesh, const std::vector<Ref<Param>> &managed, ReshardKind reshard, InitMode init,
-             HostMemory memory);
+  ParamGroup(State &owner, Ref<Mesh> shard_mesh, const std::vector<Ref<Param>> &managed, ReshardKind reshard,
+             InitMode init, HostMemory memory);
   ~ParamGroup() override;
 
   Kind kind() const override { return kKind; }
@@ -98,41 +98,41 @@ class ParamGroup final : public Object {
   ShardPlaces shard_places;
 
   // ---- Set when the root is settled ----
-  std::string name;             // dotted, joined by ", " for several modules; there from the start
-  const char *event_name = "";  // interned
+  std::string name;                // dotted, joined by ", " for several modules; there from the start
+  const char *event_name = "";     // interned
   const char *reduce_detail = "";  // names of all trainable parameters
-  int32_t number = -1;          // for messages of the transport
-  bool keeps = false;           // stays full after forward
+  int32_t number = -1;             // for messages of the transport
+  bool keeps = false;              // stays full after forward
 
   // ---- Memory of the plan ----
-  Slot *slot = nullptr;         // planned; null: nothing to gather, or storage HOST
-  Slot *spare = nullptr;        // taken outside the plan, then kept
-  Slot *held_slot = nullptr;    // holding its full parameters now
+  Slot *slot = nullptr;       // planned; null: nothing to gather, or storage HOST
+  Slot *spare = nullptr;      // taken outside the plan, then kept
+  Slot *held_slot = nullptr;  // holding its full parameters now
   GradSlot *grad_slot = nullptr;
   GradSlot *held_grad_slot = nullptr;
-  Buffer second_gradient;       // for a second commit in one backward; made at the first
+  Buffer second_gradient;  // for a second commit in one backward; made at the first
 
   // ---- Where it is ----
   ShardedState sharded_state = ShardedState::kSharded;
   TrainingState training_state = TrainingState::kIdle;
-  bool is_posting = false;      // its submit has to come again
-  bool is_gathering = false;    // posted, not waited for
-  bool is_prefetch = false;     // that gather, or these full values, were asked for by nobody yet
+  bool is_posting = false;    // its submit has to come again
+  bool is_gathering = false;  // posted, not waited for
+  bool is_prefetch = false;   // that gather, or these full values, were asked for by nobody yet
   bool has_destination = false;
-  bool did_prefetch = false;    // in this pre-backward
+  bool did_prefetch = false;  // in this pre-backward
   bool did_pre_backward = false;
   bool did_post_backward = false;  // in this backward
   bool is_posting_reduction = false;
   bool is_reducing = false;
   bool has_deferred_reshard = false;
-  int32_t scopes = 0;           // open on it
+  int32_t scopes = 0;                  // open on it
   bool is_full_beside_scopes = false;  // wanted full by something else, too
   int64_t gather_sequence = 0;
   int64_t gather_generation = 0;  // of the group when it was submitted
   int64_t reduce_sequence = 0;
   int64_t reduce_generation = 0;
   int64_t gathered_version = 0;
-  int64_t version = 0;          // write windows that were closed
+  int64_t version = 0;  // write windows that were closed
   int64_t unshards = 0;
   int64_t deferred_reshards = 0;
   std::vector<int64_t> post_forward_positions;  // in the root's order, newest last

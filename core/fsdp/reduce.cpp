@@ -32,8 +32,9 @@ ShardedParam &writable(ParamGroup &unit, size_t index) {
   // A unit without bytes has no slot; its moments are the same.
   const bool is_open = unit.held_grad_slot || (!unit.grad_slot && (unit.did_pre_backward || unit.scopes > 0));
   if (!is_open)
-    fail(TPFSDP_ERR_STATE, "parameter ", p.param->full_name(), " takes a gradient between pre_backward and post_backward of unit ",
-         unit.name, ", or inside a scope on it; the unit is outside both");
+    fail(TPFSDP_ERR_STATE, "parameter ", p.param->full_name(),
+         " takes a gradient between pre_backward and post_backward of unit ", unit.name,
+         ", or inside a scope on it; the unit is outside both");
   return p;
 }
 
@@ -205,7 +206,8 @@ void commit_gradient(ParamGroup &unit, size_t index) {
         full_elements(unit, index));
     count_copy(unit, unit.layout.params[index].full_bytes());
   } else if (!p.buffer_given) {
-    fail(TPFSDP_ERR_STATE, "parameter ", p.param->full_name(), " has no gradient buffer to commit: call get_grad_buffer first");
+    fail(TPFSDP_ERR_STATE, "parameter ", p.param->full_name(),
+         " has no gradient buffer to commit: call get_grad_buffer first");
   }
   p.second_given = p.buffer_given = false;
   p.committed = true;
@@ -305,7 +307,8 @@ void set_gradient(ShardedParam &sharded, const tpfsdp_view *gradient) {
     param.hide(Face::kGrad);
     return;
   }
-  if (!param.requires_grad()) fail(TPFSDP_ERR_STATE, "parameter ", param.full_name(), " is frozen and takes no gradient");
+  if (!param.requires_grad())
+    fail(TPFSDP_ERR_STATE, "parameter ", param.full_name(), " is frozen and takes no gradient");
   if (sharded.local_elements() > 0 && !sharded.grad_shard)
     fail(TPFSDP_ERR_STATE, "parameter ", param.full_name(),
          " has no memory for a gradient yet: call tpfsdp_root_prepare first");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the outermost sharded module of a tree owns for all below it: the states in order, the groups, the plan of memory,
-// the write window, the order of the step, and the end of a failed one.
+// What the outermost sharded module of a tree owns for all below it: the states in order, the groups, the plan of
+// memory, the write window, the order of the step, and the end of a failed one.
 #pragma once
 
 #include "fsdp/digest.hpp"
@@ -31,12 +31,12 @@ class Root {
   Root(const Root &) = delete;
   Root &operator=(const Root &) = delete;
 
-  Module *module;        // null when it has ended before modules below it
+  Module *module;  // null when it has ended before modules below it
   Ref<Context> context;
-  std::vector<State *> states;     // pre-order
-  std::vector<int32_t> depths;     // sharded modules above each
-  std::vector<ParamGroup *> units; // of those states
-  std::vector<Ref<Group>> groups;  // of more than one rank, each once
+  std::vector<State *> states;      // pre-order
+  std::vector<int32_t> depths;      // sharded modules above each
+  std::vector<ParamGroup *> units;  // of those states
+  std::vector<Ref<Group>> groups;   // of more than one rank, each once
 
   // ---- Lazy init ----
 
@@ -63,8 +63,8 @@ class Root {
 
   State *forward_root = nullptr;  // whose forward is running
   bool is_in_backward = false;
-  int32_t end_phase = 0;          // of end_backward, for its form that does not wait
-  int64_t resets = 0;             // of the step, by reset_iter_state
+  int32_t end_phase = 0;  // of end_backward, for its form that does not wait
+  int64_t resets = 0;     // of the step, by reset_iter_state
   std::vector<ParamGroup *> post_forward_order;
   std::vector<ParamGroup *> reductions;  // posted, oldest first
 

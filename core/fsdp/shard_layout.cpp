@@ -23,8 +23,8 @@ ShardPlaces places(const ShardLayout &layout, int32_t rank, bool of_gradients) {
       out.offsets.push_back(-1);
       continue;
     }
-    out.offsets.push_back(append(out.size_bytes, rows_of_rank(param.rows, layout.world_size, rank).count() *
-                                                     param.row_bytes));
+    out.offsets.push_back(
+        append(out.size_bytes, rows_of_rank(param.rows, layout.world_size, rank).count() * param.row_bytes));
   }
   return out;
 }
@@ -36,7 +36,9 @@ RowRange rows_of_rank(int64_t rows, int32_t world_size, int32_t rank) {
 #if defined(TPFSDP_MUTANT_DROP_TAIL_ROWS)
   rows -= rows % world_size;
 #endif
-  const auto start = [&](int64_t of) { return chunk > 0 && of >= rows / chunk + 1 ? rows : std::min(of * chunk, rows); };
+  const auto start = [&](int64_t of) {
+    return chunk > 0 && of >= rows / chunk + 1 ? rows : std::min(of * chunk, rows);
+  };
   return {start(rank), start(rank + 1)};
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who owns which rows, and where everything lies. A pure function of shapes and world size, the same on every rank.
 //
-// ROWS: of S rows over W ranks, rank r owns [r * c, min((r + 1) * c, S)) with c = ceil(S / W), so shards may be uneven and
-// empty. PARAM_MAJOR: the full buffer holds whole tensors back to back; a rank's rows lie in their place, so a gather is
-// a list of copies and nothing has to be rearranged. Tensors, shards and gradients start at alignment_for() bounds.
+// ROWS: of S rows over W ranks, rank r owns [r * c, min((r + 1) * c, S)) with c = ceil(S / W), so shards may be uneven
+// and empty. PARAM_MAJOR: the full buffer holds whole tensors back to back; a rank's rows lie in their place, so a
+// gather is a list of copies and nothing has to be rearranged. Tensors, shards and gradients start at alignment_for()
+// bounds.
 #pragma once
 
 #include "tensor/shape.hpp"
@@ -41,9 +42,9 @@ struct ShardPlaces {
 struct ShardLayout {
   std::vector<ParamLayout> params;
   int32_t world_size = 1;
-  int64_t full_bytes = 0;     // alignment included
-  int64_t grad_bytes = 0;     // of trainable parameters, alignment included
-  int64_t logical_bytes = 0;  // without alignment
+  int64_t full_bytes = 0;         // alignment included
+  int64_t grad_bytes = 0;         // of trainable parameters, alignment included
+  int64_t logical_bytes = 0;      // without alignment
   tpfsdp_dtype gather_dtype = 0;  // the one of all parameters, or u8 for bytes of several
 
   // Throws UNSUPPORTED for rows that are not whole bytes, INVALID_ARGUMENT for sizes that do not fit in 64 bits.

@@ -13,13 +13,13 @@ namespace tpfsdp {
 
 struct PlannedUnit {
   int64_t size_bytes = 0;
-  bool keeps = false;    // stays full after forward
-  int32_t depth = 0;     // sharded modules above it
-  int32_t pool = 0;      // units of different pools share no slot
+  bool keeps = false;  // stays full after forward
+  int32_t depth = 0;   // sharded modules above it
+  int32_t pool = 0;    // units of different pools share no slot
 };
 
 struct SlotPlan {
-  std::vector<int32_t> slot_of_unit;   // -1: nothing to hold
+  std::vector<int32_t> slot_of_unit;  // -1: nothing to hold
   std::vector<int64_t> slot_bytes;
   std::vector<int32_t> slot_pool;
   int64_t total_bytes() const;

@@ -31,8 +31,7 @@ State *state_or_null(const Module &module) noexcept { return static_cast<State *
 
 State &state_of(const Module &module) {
   State *state = state_or_null(module);
-  if (!state)
-    fail(TPFSDP_ERR_STATE, "module \"", module.path(), "\" is not sharded: call fully_shard on it first");
+  if (!state) fail(TPFSDP_ERR_STATE, "module \"", module.path(), "\" is not sharded: call fully_shard on it first");
   return *state;
 }
 

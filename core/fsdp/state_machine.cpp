@@ -132,7 +132,8 @@ Status pre_backward(Module &module, bool may_wait) {
     ParamGroup *unit = state.unit.get();
     if (!unit || unit->did_pre_backward) return TPFSDP_OK;
     unit->training_state = TrainingState::kPreBackward;
-    if (!unit->is_gathering && !unit->is_posting && !has_fresh_values(*unit)) ++root.recorder().counters.prefetch_misses;
+    if (!unit->is_gathering && !unit->is_posting && !has_fresh_values(*unit))
+      ++root.recorder().counters.prefetch_misses;
     if (unit->is_gathering && unit->is_prefetch) ++root.recorder().counters.prefetch_hits;
     if (unshard(*unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
     if (!unit->did_prefetch && prefetch_before(root, *unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
@@ -149,7 +150,8 @@ Status post_backward(Module &module, bool may_wait) {
   Root &root = settled(module, "post_backward");
   return root.step([&]() -> Status {
     if (!root.is_in_backward)
-      fail(TPFSDP_ERR_STATE, "post_backward of module \"", module.path(), "\" outside a backward: pre_backward comes first");
+      fail(TPFSDP_ERR_STATE, "post_backward of module \"", module.path(),
+           "\" outside a backward: pre_backward comes first");
     // A unit over several modules ends when the last of those that ran has: their gradients are reduced together.
     std::erase(state.still_to_end, &module);
     if (!state.still_to_end.empty()) return TPFSDP_OK;
@@ -165,7 +167,8 @@ Status end_backward(Module &module, bool may_wait) {
   if (root.end_phase == 0) {
     const Status status = root.step([&]() -> Status {
       root_of(module, "end_backward");
-      if (!root.is_ready()) fail(TPFSDP_ERR_STATE, "end_backward of module \"", module.path(), "\" came before any forward");
+      if (!root.is_ready())
+        fail(TPFSDP_ERR_STATE, "end_backward of module \"", module.path(), "\" came before any forward");
       // Units whose own post-backward nobody called, also those that took no part in this backward.
       for (State *state : root.states) {
         if (state->unit && root.is_in_backward && end_unit_backward(root, *state->unit, may_wait) == TPFSDP_PENDING)

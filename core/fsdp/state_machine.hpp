@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A module in a step: what happens before and after its forward and its backward, and at the end of each backward. Every
-// function may be called again after PENDING and goes on from there.
+// A module in a step: what happens before and after its forward and its backward, and at the end of each backward.
+// Every function may be called again after PENDING and goes on from there.
 #pragma once
 
 #include "fsdp/state.hpp"

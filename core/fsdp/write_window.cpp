@@ -116,7 +116,8 @@ void begin_write(Root &root) {
     complete_all(root, true);
     for (const Ref<Group> &group : root.groups) group->wait_read(group->sequence(), true);
   } catch (const Failure &failure) {
-    if (failure.status() != TPFSDP_ERR_CANCELLED) root.failed(failure);  // nothing is under way here: asked again, it waits again
+    if (failure.status() != TPFSDP_ERR_CANCELLED)
+      root.failed(failure);  // nothing is under way here: asked again, it waits again
     throw;
   }
   open(root, Window::kExplicit);

@@ -12,7 +12,9 @@ namespace tpfsdp {
 // Tensors start at 64 bytes, large ones at 256, or some hosts copy silently.
 constexpr int64_t kLargeTensorBytes = 64 * 1024;
 constexpr int64_t alignment_for(int64_t size_bytes) { return size_bytes >= kLargeTensorBytes ? 256 : 64; }
-constexpr int64_t align_up(int64_t offset, int64_t alignment) { return (offset + alignment - 1) / alignment * alignment; }
+constexpr int64_t align_up(int64_t offset, int64_t alignment) {
+  return (offset + alignment - 1) / alignment * alignment;
+}
 
 // What a tree holds now and has held at most, by the bytes that were asked for.
 class MemoryAccount {

@@ -67,8 +67,7 @@ Shape shape_of(const tpfsdp_view &view) {
 Shape checked_shape(const int64_t *extents, int32_t ndim, const char *what) {
   if (ndim < 0 || ndim > kMaxNdim)
     fail(TPFSDP_ERR_INVALID_ARGUMENT, what, " has ndim ", ndim, "; from 0 to ", kMaxNdim, " are possible");
-  if (ndim > 0 && !extents)
-    fail(TPFSDP_ERR_INVALID_ARGUMENT, what, " has ndim ", ndim, ", but its shape is NULL");
+  if (ndim > 0 && !extents) fail(TPFSDP_ERR_INVALID_ARGUMENT, what, " has ndim ", ndim, ", but its shape is NULL");
   Shape shape;
   if (ndim > 0) shape.assign(extents, extents + ndim);
   for (const int64_t extent : shape) {
@@ -98,10 +97,8 @@ bool is_known_device(tpfsdp_device_type device) noexcept {
     case TPFSDP_DEVICE_ROCM:
     case TPFSDP_DEVICE_ROCM_HOST:
     case TPFSDP_DEVICE_CUDA_MANAGED:
-    case TPFSDP_DEVICE_META:
-      return true;
-    default:
-      return false;
+    case TPFSDP_DEVICE_META: return true;
+    default: return false;
   }
 }
 
@@ -118,8 +115,7 @@ void check_view(const tpfsdp_view &view, const char *what) {
     fail(TPFSDP_ERR_INVALID_ARGUMENT, what, " has size_bytes ", view.size_bytes, ", but shape ", shape_text(shape),
          " of ", dtype_name(view.dtype), " takes ", size_bytes);
   const bool has_memory = view.device_type != TPFSDP_DEVICE_META;
-  if (!has_memory && view.data)
-    fail(TPFSDP_ERR_INVALID_ARGUMENT, what, " is on META, where data must be NULL");
+  if (!has_memory && view.data) fail(TPFSDP_ERR_INVALID_ARGUMENT, what, " is on META, where data must be NULL");
   if (has_memory && count > 0 && !view.data)
     fail(TPFSDP_ERR_INVALID_ARGUMENT, what, " of shape ", shape_text(shape), " has NULL data");
   if (view.read_only != 0 && view.read_only != 1)

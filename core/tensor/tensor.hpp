@@ -22,8 +22,8 @@ class Tensor final : public Object {
  public:
   static constexpr Kind kKind = Kind::kTensor;
 
-  // Over the memory of `view`, which is checked and copied (shape included). `keep` runs once, when the memory is needed
-  // no more; it may be empty.
+  // Over the memory of `view`, which is checked and copied (shape included). `keep` runs once, when the memory is
+  // needed no more; it may be empty.
   Tensor(const tpfsdp_view &view, std::function<void()> keep, std::optional<ShardPlace> place = std::nullopt);
   ~Tensor() override;
 

@@ -32,7 +32,8 @@ static inline int check_integers(long long got, long long expected, const char *
 
 static inline int check_texts(const char *got, const char *expected, const char *file, int line, const char *what) {
   const int is_right = got && strcmp(got, expected) == 0;
-  if (!is_right) fprintf(stderr, "%s:%d: %s is \"%s\", expected \"%s\"\n", file, line, what, got ? got : "NULL", expected);
+  if (!is_right)
+    fprintf(stderr, "%s:%d: %s is \"%s\", expected \"%s\"\n", file, line, what, got ? got : "NULL", expected);
   return check_count(is_right, file, line, what);
 }
 
@@ -48,23 +49,23 @@ static inline int check_part(const char *text, const char *part, const char *fil
 #define CHECK_CONTAINS(text, part) check_part((text), (part), __FILE__, __LINE__)
 
 /* A call that must succeed: tells the error's text when it does not. `call` uses &error. */
-#define CHECK_OK(call)                                                             \
-  do {                                                                             \
-    tpfsdp_error *error = NULL;                                                    \
-    const tpfsdp_status check_status = (call);                                     \
-    if (check_status != TPFSDP_OK)                                                 \
+#define CHECK_OK(call)                                                                            \
+  do {                                                                                            \
+    tpfsdp_error *error = NULL;                                                                   \
+    const tpfsdp_status check_status = (call);                                                    \
+    if (check_status != TPFSDP_OK)                                                                \
       fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, tpfsdp_error_message(error)); \
-    check_count(check_status == TPFSDP_OK, __FILE__, __LINE__, #call);             \
-    tpfsdp_handle_release(error);                                                  \
+    check_count(check_status == TPFSDP_OK, __FILE__, __LINE__, #call);                            \
+    tpfsdp_handle_release(error);                                                                 \
   } while (0)
 
 /* A call that must fail with `status` and a text that contains `part`. `call` uses &error. */
-#define CHECK_FAILS(call, status, part)                                            \
-  do {                                                                             \
-    tpfsdp_error *error = NULL;                                                    \
-    check_integers((call), (status), __FILE__, __LINE__, #call);                   \
-    check_part(tpfsdp_error_message(error), (part), __FILE__, __LINE__);           \
-    tpfsdp_handle_release(error);                                                  \
+#define CHECK_FAILS(call, status, part)                                  \
+  do {                                                                   \
+    tpfsdp_error *error = NULL;                                          \
+    check_integers((call), (status), __FILE__, __LINE__, #call);         \
+    check_part(tpfsdp_error_message(error), (part), __FILE__, __LINE__); \
+    tpfsdp_handle_release(error);                                        \
   } while (0)
 
 /* The end of main(). */

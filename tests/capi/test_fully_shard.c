@@ -43,14 +43,16 @@ static void test_options(void) {
   CHECK_EQ(info.is_fsdp, 1);
   options = TPFSDP_INIT(tpfsdp_fully_shard_options);
   options.ignored_param_count = -1;
-  CHECK_FAILS(tpfsdp_fully_shard(&t.root, 1, NULL, &options, &error), TPFSDP_ERR_INVALID_ARGUMENT, "ignored_param_count is -1");
+  CHECK_FAILS(tpfsdp_fully_shard(&t.root, 1, NULL, &options, &error), TPFSDP_ERR_INVALID_ARGUMENT,
+              "ignored_param_count is -1");
   options.ignored_param_count = 1;
   CHECK_FAILS(tpfsdp_fully_shard(&t.root, 1, NULL, &options, &error), TPFSDP_ERR_INVALID_ARGUMENT, "array is NULL");
   CHECK_FAILS(tpfsdp_fully_shard(NULL, 1, NULL, NULL, &error), TPFSDP_ERR_INVALID_ARGUMENT, "module_count is 1");
   CHECK_FAILS(tpfsdp_fully_shard(&t.root, -1, NULL, NULL, &error), TPFSDP_ERR_INVALID_ARGUMENT, "module_count is -1");
   CHECK_FAILS(tpfsdp_fully_shard(&t.root, 0, NULL, NULL, &error), TPFSDP_ERR_INVALID_ARGUMENT, "at least one module");
   CHECK_FAILS(tpfsdp_fully_shard(&none, 1, NULL, NULL, &error), TPFSDP_ERR_INVALID_HANDLE, "modules[i] is NULL");
-  CHECK_FAILS(tpfsdp_fully_shard(&t.root, 1, (tpfsdp_mesh *)(void *)t.root, NULL, &error), TPFSDP_ERR_INVALID_HANDLE, "mesh");
+  CHECK_FAILS(tpfsdp_fully_shard(&t.root, 1, (tpfsdp_mesh *)(void *)t.root, NULL, &error), TPFSDP_ERR_INVALID_HANDLE,
+              "mesh");
   CHECK_OK(tpfsdp_fully_shard(&t.root, 1, NULL, NULL, &error));
   tree_free(&t);
 }

@@ -66,7 +66,8 @@ static void test_other_things(tpfsdp_module *net) {
   CHECK_OK(tpfsdp_module_list_parameters(net, 1, &list, &error));
   CHECK_OK(tpfsdp_list_get_param(list, 0, &param, &error));
   CHECK(param != NULL);
-  CHECK_FAILS(tpfsdp_list_get_module(list, 0, &module, &error), TPFSDP_ERR_NOT_FOUND, "(\"w\") of the list holds no module");
+  CHECK_FAILS(tpfsdp_list_get_module(list, 0, &module, &error), TPFSDP_ERR_NOT_FOUND,
+              "(\"w\") of the list holds no module");
   CHECK_FAILS(tpfsdp_list_get_tensor(list, 0, &tensor, &error), TPFSDP_ERR_NOT_FOUND, "holds no tensor");
   CHECK(module == NULL && tensor == NULL);
   tpfsdp_handle_release(list);

@@ -51,10 +51,12 @@ static void test_options_are_checked(void) {
   CHECK_FAILS(tpfsdp_module_create(t.context, &options, &module, &error), TPFSDP_ERR_ABI, "struct_size");
   options = TPFSDP_INIT(tpfsdp_module_options);
   options.has_forward = 2;
-  CHECK_FAILS(tpfsdp_module_create(t.context, &options, &module, &error), TPFSDP_ERR_INVALID_ARGUMENT, "has_forward is 2");
+  CHECK_FAILS(tpfsdp_module_create(t.context, &options, &module, &error), TPFSDP_ERR_INVALID_ARGUMENT,
+              "has_forward is 2");
   options = TPFSDP_INIT(tpfsdp_module_options);
   options.base_name_count = -1;
-  CHECK_FAILS(tpfsdp_module_create(t.context, &options, &module, &error), TPFSDP_ERR_INVALID_ARGUMENT, "base_name_count");
+  CHECK_FAILS(tpfsdp_module_create(t.context, &options, &module, &error), TPFSDP_ERR_INVALID_ARGUMENT,
+              "base_name_count");
   options.base_name_count = 1;
   CHECK_FAILS(tpfsdp_module_create(t.context, &options, &module, &error), TPFSDP_ERR_INVALID_ARGUMENT, "NULL");
   options.base_names = bases;
@@ -89,7 +91,8 @@ static void test_look_ups_are_borrowed(void) {
   module = NULL;
   CHECK_FAILS(tpfsdp_module_get_submodule(t.root, "a.x", &module, &error), TPFSDP_ERR_NOT_FOUND,
               "module \"a\" (Module) has no module \"x\"");
-  CHECK_FAILS(tpfsdp_module_get_submodule(t.root, NULL, &module, &error), TPFSDP_ERR_INVALID_ARGUMENT, "target is NULL");
+  CHECK_FAILS(tpfsdp_module_get_submodule(t.root, NULL, &module, &error), TPFSDP_ERR_INVALID_ARGUMENT,
+              "target is NULL");
   CHECK(module == NULL);
   tree_free(&t);
 }
@@ -151,9 +154,10 @@ static void test_wrong_handles(void) {
   tpfsdp_module_info info = TPFSDP_INIT(tpfsdp_module_info);
   tpfsdp_module *other = NULL;
   tree_make(&t);
-  CHECK_FAILS(tpfsdp_module_get_info((tpfsdp_module *)(void *)t.w, &info, &error), TPFSDP_ERR_INVALID_HANDLE, "another kind");
-  CHECK_FAILS(tpfsdp_module_add_module(t.root, "x", (tpfsdp_module *)(void *)t.context, &error), TPFSDP_ERR_INVALID_HANDLE,
-              "child");
+  CHECK_FAILS(tpfsdp_module_get_info((tpfsdp_module *)(void *)t.w, &info, &error), TPFSDP_ERR_INVALID_HANDLE,
+              "another kind");
+  CHECK_FAILS(tpfsdp_module_add_module(t.root, "x", (tpfsdp_module *)(void *)t.context, &error),
+              TPFSDP_ERR_INVALID_HANDLE, "child");
   CHECK_OK(tpfsdp_module_create(t.context, NULL, &other, &error));
   tpfsdp_handle_release(other);
   CHECK_FAILS(tpfsdp_module_pre_forward(other, &error), TPFSDP_ERR_INVALID_HANDLE, "module");

@@ -29,7 +29,8 @@ static void test_faces(void) {
   CHECK(place.mesh == NULL);
   memset(&view, 7, sizeof view);
   CHECK_FAILS(tpfsdp_param_get_view(t.w, TPFSDP_FACE_SHARD, &view, &error), TPFSDP_ERR_STATE, "call fully_shard first");
-  CHECK_FAILS(tpfsdp_param_get_view(t.w, TPFSDP_FACE_UNSPECIFIED, &view, &error), TPFSDP_ERR_INVALID_ARGUMENT, "face is 0");
+  CHECK_FAILS(tpfsdp_param_get_view(t.w, TPFSDP_FACE_UNSPECIFIED, &view, &error), TPFSDP_ERR_INVALID_ARGUMENT,
+              "face is 0");
   CHECK_FAILS(tpfsdp_param_get_view(t.w, 4, &view, &error), TPFSDP_ERR_INVALID_ARGUMENT, "face is 4");
   CHECK_EQ(view.ndim, 0x07070707); /* untouched */
   tree_shard(&t);
@@ -62,7 +63,8 @@ static void test_creation_is_checked(void) {
   tpfsdp_view view;
   tpfsdp_param *param = NULL;
   CHECK_OK(tpfsdp_tensor_view_init(&view, integers, TPFSDP_DTYPE_I32, shape, 1, &error));
-  CHECK_FAILS(tpfsdp_param_create(&view, 1, &param, &error), TPFSDP_ERR_INVALID_ARGUMENT, "i32 cannot require gradients");
+  CHECK_FAILS(tpfsdp_param_create(&view, 1, &param, &error), TPFSDP_ERR_INVALID_ARGUMENT,
+              "i32 cannot require gradients");
   CHECK_FAILS(tpfsdp_param_create(&view, 3, &param, &error), TPFSDP_ERR_INVALID_ARGUMENT, "requires_grad is 3");
   CHECK_FAILS(tpfsdp_param_create(NULL, 0, &param, &error), TPFSDP_ERR_INVALID_ARGUMENT, "values is NULL");
   CHECK_FAILS(tpfsdp_param_create_from_tensor(NULL, 0, &param, &error), TPFSDP_ERR_INVALID_HANDLE, "tensor is NULL");
@@ -134,7 +136,8 @@ static void test_callback_and_drop(void) {
   CHECK_EQ(dropped, 111);
   callback.call = NULL;
   callback.user = &one;
-  CHECK_FAILS(tpfsdp_param_set_grad_reduced_callback(t.b, &callback, &error), TPFSDP_ERR_INVALID_ARGUMENT, "call is NULL");
+  CHECK_FAILS(tpfsdp_param_set_grad_reduced_callback(t.b, &callback, &error), TPFSDP_ERR_INVALID_ARGUMENT,
+              "call is NULL");
   CHECK_EQ(dropped, 112);
 }
 

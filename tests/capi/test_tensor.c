@@ -270,7 +270,8 @@ static void test_shard_info(void) {
 }
 
 static void test_copy(void) {
-  const float values[3] = {1.0f, 1.005859375f, -65520.0f}; /* the second is three quarters of the way to the next bf16 */
+  const float values[3] = {1.0f, 1.005859375f,
+                           -65520.0f}; /* the second is three quarters of the way to the next bf16 */
   const int64_t shape[] = {3}, other[] = {2};
   uint16_t bf16[3] = {9, 9, 9}, f16[3];
   int32_t integers[3];
@@ -299,7 +300,8 @@ static void test_copy(void) {
   to.read_only = 1;
   CHECK_FAILS(tpfsdp_tensor_copy(context, &from, &to, NULL, &error), TPFSDP_ERR_INVALID_ARGUMENT, "read-only");
   CHECK_OK(tpfsdp_tensor_view_init(&to, integers, TPFSDP_DTYPE_I32, other, 1, &error));
-  CHECK_FAILS(tpfsdp_tensor_copy(context, &from, &to, NULL, &error), TPFSDP_ERR_INVALID_ARGUMENT, "(3), but target (2)");
+  CHECK_FAILS(tpfsdp_tensor_copy(context, &from, &to, NULL, &error), TPFSDP_ERR_INVALID_ARGUMENT,
+              "(3), but target (2)");
   CHECK_OK(tpfsdp_tensor_view_init(&to, integers, TPFSDP_DTYPE_F8_E4M3FN, shape, 1, &error));
   CHECK_FAILS(tpfsdp_tensor_copy(context, &from, &to, NULL, &error), TPFSDP_ERR_UNSUPPORTED, "from f32 to f8_e4m3fn");
   CHECK_FAILS(tpfsdp_tensor_copy(NULL, &from, &to, NULL, &error), TPFSDP_ERR_INVALID_HANDLE, "context");

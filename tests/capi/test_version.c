@@ -6,8 +6,7 @@ static void test_number_and_text(void) {
   char start[64];
   snprintf(start, sizeof start, "tpfsdp %d.%d.%d (", TPFSDP_VERSION_MAJOR, TPFSDP_VERSION_MINOR, TPFSDP_VERSION_PATCH);
   CHECK_EQ(tpfsdp_version_number(), TPFSDP_VERSION_NUMBER);
-  CHECK_EQ(TPFSDP_VERSION_NUMBER,
-           TPFSDP_VERSION_MAJOR * 1000000 + TPFSDP_VERSION_MINOR * 1000 + TPFSDP_VERSION_PATCH);
+  CHECK_EQ(TPFSDP_VERSION_NUMBER, TPFSDP_VERSION_MAJOR * 1000000 + TPFSDP_VERSION_MINOR * 1000 + TPFSDP_VERSION_PATCH);
   CHECK_EQ(strncmp(tpfsdp_version_text(), start, strlen(start)), 0);
   CHECK_CONTAINS(tpfsdp_version_text(), " build, ");
   CHECK_CONTAINS(tpfsdp_version_text(), " kernels)");

@@ -31,18 +31,18 @@ TEST(Pins, AreTakenBackFromAnyThreadAtAnyTime) {
         if (thread.joinable()) thread.join();
       }
     } finalizer{ends, std::thread([&] {
-      while (true) {
-        const bool last = ends;
-        std::vector<api::Owned<tpfsdp_tensor>> mine;
-        {
-          const std::lock_guard lock(mutex);
-          mine.swap(finalized);
-        }
-        mine.clear();
-        if (last) return;
-        std::this_thread::yield();
-      }
-    })};
+                  while (true) {
+                    const bool last = ends;
+                    std::vector<api::Owned<tpfsdp_tensor>> mine;
+                    {
+                      const std::lock_guard lock(mutex);
+                      mine.swap(finalized);
+                    }
+                    mine.clear();
+                    if (last) return;
+                    std::this_thread::yield();
+                  }
+                })};
     for (int round = 0; round < 200; ++round) {
       API(tpfsdp_fsdp_module_unshard, model.block(1), nullptr);
       for (int views = 0; views < 3; ++views) {

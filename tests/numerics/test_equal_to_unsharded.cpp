@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sharded training gives the bits of unsharded training. The reference is one process that runs the micro-batches of all
-// ranks in rank order, adds their gradients left to right, scales once by (float)(1.0 / N) and applies the same
+// Sharded training gives the bits of unsharded training. The reference is one process that runs the micro-batches of
+// all ranks in rank order, adds their gradients left to right, scales once by (float)(1.0 / N) and applies the same
 // element-wise optimizer; worlds 1 to 5, 20 steps, 0 ulp on losses and parameters.
 #include "support/toy_host.hpp"
 
@@ -20,7 +20,8 @@ using Values = std::vector<float>;
 
 Values initial(size_t layer, int64_t count) {
   Values out;
-  for (int64_t i = 0; i < count; ++i) out.push_back(static_cast<float>((i * 7919 + static_cast<int64_t>(layer) * 31) % 201 - 100) / 150.0f);
+  for (int64_t i = 0; i < count; ++i)
+    out.push_back(static_cast<float>((i * 7919 + static_cast<int64_t>(layer) * 31) % 201 - 100) / 150.0f);
   return out;
 }
 
@@ -80,8 +81,8 @@ Result train_unsharded(int world) {
       std::vector<Values> x{batch(step, rank)}, y(layers);
       for (size_t l = 0; l < layers; ++l) {
         y[l].resize(static_cast<size_t>(kRows * kWidths[l + 1]));
-        toy::linear_forward(x[l].data(), result.params[2 * l].data(), result.params[2 * l + 1].data(), y[l].data(), kRows,
-                            kWidths[l], kWidths[l + 1]);
+        toy::linear_forward(x[l].data(), result.params[2 * l].data(), result.params[2 * l + 1].data(), y[l].data(),
+                            kRows, kWidths[l], kWidths[l + 1]);
         if (l + 1 < layers) {
           for (float &value : y[l]) value = std::max(value, 0.0f);
         }
@@ -94,8 +95,8 @@ Result train_unsharded(int world) {
           for (size_t i = 0; i < dy.size(); ++i) dy[i] = y[l][i] > 0 ? dy[i] : 0.0f;
         }
         Values dx(x[l].size()), dw(result.params[2 * l].size()), db(result.params[2 * l + 1].size());
-        toy::linear_backward(x[l].data(), result.params[2 * l].data(), dy.data(), dx.data(), dw.data(), db.data(), kRows,
-                             kWidths[l], kWidths[l + 1]);
+        toy::linear_backward(x[l].data(), result.params[2 * l].data(), dy.data(), dx.data(), dw.data(), db.data(),
+                             kRows, kWidths[l], kWidths[l + 1]);
         for (const auto &[index, grad] : {std::pair(2 * l, &dw), std::pair(2 * l + 1, &db)}) {
           if (sums[index].empty()) {
             sums[index] = *grad;
@@ -132,8 +133,8 @@ struct HostArena {
   }
 };
 
-void train_sharded(tpfsdp_context *context, int rank, tpfsdp_reshard_kind reshard, Storage storage, bool tries, Values &losses,
-                   std::vector<Values> &params) {
+void train_sharded(tpfsdp_context *context, int rank, tpfsdp_reshard_kind reshard, Storage storage, bool tries,
+                   Values &losses, std::vector<Values> &params) {
   HostArena arena;
   tpfsdp_memory_callback memory{HostArena::call, &arena, nullptr};
   tpfsdp_fully_shard_options options = TPFSDP_INIT(tpfsdp_fully_shard_options);
@@ -148,7 +149,8 @@ void train_sharded(tpfsdp_context *context, int rank, tpfsdp_reshard_kind reshar
       layer.in = kWidths[l];
       layer.out = kWidths[l + 1];
       layer.relu = l + 1 < count;
-      layer.weight = tree.param(layer.module, "weight", TPFSDP_DTYPE_F32, {layer.out, layer.in}, initial(2 * l, layer.in * layer.out));
+      layer.weight = tree.param(layer.module, "weight", TPFSDP_DTYPE_F32, {layer.out, layer.in},
+                                initial(2 * l, layer.in * layer.out));
       layer.bias = tree.param(layer.module, "bias", TPFSDP_DTYPE_F32, {layer.out}, initial(2 * l + 1, layer.out));
       tree.shard({layer.module}, reshard, options);
       layers.push_back(layer);
@@ -192,7 +194,8 @@ void train_sharded(tpfsdp_context *context, int rank, tpfsdp_reshard_kind reshar
     tpfsdp_scope *scope = nullptr;
     API(tpfsdp_scope_open, &tree.root, 1, nullptr, &scope);
     for (size_t p = 0; p < 2 * count; ++p)
-      params.push_back(api::values_of<float>(api::face(p % 2 ? layers[p / 2].bias : layers[p / 2].weight, TPFSDP_FACE_FULL)));
+      params.push_back(
+          api::values_of<float>(api::face(p % 2 ? layers[p / 2].bias : layers[p / 2].weight, TPFSDP_FACE_FULL)));
     API(tpfsdp_scope_close, scope);
     tpfsdp_handle_release(scope);
   }
@@ -219,17 +222,19 @@ TEST_P(EqualToUnsharded, LossesAndParametersToTheBit) {
   for (const tpfsdp_reshard_kind reshard : {TPFSDP_RESHARD_AUTO, TPFSDP_RESHARD_ALWAYS, TPFSDP_RESHARD_NEVER}) {
     for (const Storage storage : {Storage::kLibrary, Storage::kHost}) {
       for (const bool tries : {false, true}) {
-        SCOPED_TRACE(testing::Message() << "world " << world << " reshard " << reshard << " host " << (storage == Storage::kHost)
-                                        << " tries " << tries);
+        SCOPED_TRACE(testing::Message() << "world " << world << " reshard " << reshard << " host "
+                                        << (storage == Storage::kHost) << " tries " << tries);
         std::vector<Values> losses(static_cast<size_t>(world));
         std::vector<std::vector<Values>> params(static_cast<size_t>(world));
         api::run_ranks(world, [&](tpfsdp_context *context, int32_t rank) {
-          train_sharded(context, rank, reshard, storage, tries, losses[static_cast<size_t>(rank)], params[static_cast<size_t>(rank)]);
+          train_sharded(context, rank, reshard, storage, tries, losses[static_cast<size_t>(rank)],
+                        params[static_cast<size_t>(rank)]);
         });
         for (size_t rank = 0; rank < losses.size(); ++rank) {
           EXPECT_EQ(ulp_between(losses[rank], reference.losses[rank]), 0);
           ASSERT_EQ(params[rank].size(), reference.params.size());
-          for (size_t p = 0; p < reference.params.size(); ++p) EXPECT_EQ(ulp_between(params[rank][p], reference.params[p]), 0);
+          for (size_t p = 0; p < reference.params.size(); ++p)
+            EXPECT_EQ(ulp_between(params[rank][p], reference.params[p]), 0);
         }
       }
     }

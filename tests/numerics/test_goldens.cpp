@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The toy models of tests/goldens, which ran through PyTorch's own fully_shard, run through ours: shapes, shards, losses,
-// gradients, steps, and the order of events as whole strings. The padded counts of PyTorch's collectives are printed from
-// the shapes (tests/goldens/README.md says how); our own bytes are checked elsewhere.
+// The toy models of tests/goldens, which ran through PyTorch's own fully_shard, run through ours: shapes, shards,
+// losses, gradients, steps, and the order of events as whole strings. The padded counts of PyTorch's collectives are
+// printed from the shapes (tests/goldens/README.md says how); our own bytes are checked elsewhere.
 #include "support/toy_host.hpp"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,12 @@ template <class T>
 class ToyRun {
  public:
   ToyRun(const json &golden, tpfsdp_context *context, int rank, Optimizer optimizer)
-      : golden_(golden), context_(context), rank_(rank), world_(golden["world"]), optimizer_(optimizer), tree_(context) {
+      : golden_(golden),
+        context_(context),
+        rank_(rank),
+        world_(golden["world"]),
+        optimizer_(optimizer),
+        tree_(context) {
     build();
   }
 
@@ -99,13 +104,15 @@ class ToyRun {
       near(grads, of_rank(golden_, "grad_shards_it0", rank_), "grad_shards_it0");
     }
     EXPECT_EQ(json(logs_[0]).dump(1), golden_["log_it0"].dump(1));
-    if (golden_.contains("log_it1")) { EXPECT_EQ(json(logs_[1]).dump(1), golden_["log_it1"].dump(1)); }
+    if (golden_.contains("log_it1")) {
+      EXPECT_EQ(json(logs_[1]).dump(1), golden_["log_it1"].dump(1));
+    }
     compare_parameters();
   }
 
  private:
-  // ---- The model, from the names of its parameters: l0, l1, .. is a chain with ReLU between; inp, b0, b1, .. adds blocks
-  // with residuals. A unit per name that the golden's log shows, the rest in the root. ----
+  // ---- The model, from the names of its parameters: l0, l1, .. is a chain with ReLU between; inp, b0, b1, .. adds
+  // blocks with residuals. A unit per name that the golden's log shows, the rest in the root. ----
   void build() {
     std::set<std::string> units;
     for (const json &line : golden_["log_it0"]) {
@@ -189,12 +196,14 @@ class ToyRun {
 
   std::vector<T> input(int it) const {
     std::vector<T> x(static_cast<size_t>(2 * layers_.front().in));
-    for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<T>((3 * rank_ + 5 * it + 7 * static_cast<int>(i)) % 9 - 4) / T{4};
+    for (size_t i = 0; i < x.size(); ++i)
+      x[i] = static_cast<T>((3 * rank_ + 5 * it + 7 * static_cast<int>(i)) % 9 - 4) / T{4};
     return x;
   }
   std::vector<T> target(int it, size_t count) const {
     std::vector<T> t(count);
-    for (size_t i = 0; i < t.size(); ++i) t[i] = static_cast<T>((2 * rank_ + 3 * it + 4 * static_cast<int>(i)) % 7 - 3) / T{4};
+    for (size_t i = 0; i < t.size(); ++i)
+      t[i] = static_cast<T>((2 * rank_ + 3 * it + 4 * static_cast<int>(i)) % 7 - 3) / T{4};
     return t;
   }
 
@@ -205,8 +214,8 @@ class ToyRun {
     return x;
   }
 
-  // As autograd reaches the hooks: the root's output is the last layer's, so where that is a unit its hook comes first. A
-  // post-backward comes where the unit's input needs a gradient; the others are end_backward's.
+  // As autograd reaches the hooks: the root's output is the last layer's, so where that is a unit its hook comes first.
+  // A post-backward comes where the unit's input needs a gradient; the others are end_backward's.
   void backward(std::vector<T> dy) {
     if (layers_.back().module) API(tpfsdp_module_pre_backward, layers_.back().module);
     API(tpfsdp_module_pre_backward, tree_.root);
@@ -281,18 +290,10 @@ class ToyRun {
       API(tpfsdp_trace_get_event, context_, i, &event);
       const std::string unit = event.unit, state = training_name(event.training_state);
       switch (event.kind) {
-        case TPFSDP_EVENT_UNSHARD:
-          log.push_back("U " + unit + " " + state);
-          break;
-        case TPFSDP_EVENT_WAIT_UNSHARD:
-          log.push_back("W " + unit + " " + state);
-          break;
-        case TPFSDP_EVENT_RESHARD:
-          log.push_back("R " + unit + " " + state + " -> SHARDED");
-          break;
-        case TPFSDP_EVENT_POST_BACKWARD:
-          log.push_back("P " + unit + " " + state);
-          break;
+        case TPFSDP_EVENT_UNSHARD: log.push_back("U " + unit + " " + state); break;
+        case TPFSDP_EVENT_WAIT_UNSHARD: log.push_back("W " + unit + " " + state); break;
+        case TPFSDP_EVENT_RESHARD: log.push_back("R " + unit + " " + state + " -> SHARDED"); break;
+        case TPFSDP_EVENT_POST_BACKWARD: log.push_back("P " + unit + " " + state); break;
         case TPFSDP_EVENT_REDUCE:
           log.push_back(std::string("RED ") + event.detail);
           reducing_ = event.detail;
@@ -302,8 +303,7 @@ class ToyRun {
           if (std::string(event.operation) == "all_gather") log.push_back(gather_line(unit));
           if (std::string(event.operation) == "reduce_scatter") log.push_back(reduce_line());
           break;
-        default:
-          break;
+        default: break;
       }
     }
   }
@@ -323,8 +323,8 @@ class ToyRun {
     }
     const bool mixed = dtypes.size() > 1;
     const int64_t out = mixed ? bytes : elements;
-    return "AG " + (mixed ? "u8" : *dtypes.begin()) + " in=" + std::to_string(out / world_) + " out=" + std::to_string(out) +
-           " ws=" + std::to_string(world_);
+    return "AG " + (mixed ? "u8" : *dtypes.begin()) + " in=" + std::to_string(out / world_) +
+           " out=" + std::to_string(out) + " ws=" + std::to_string(world_);
   }
   std::string reduce_line() const {
     int64_t elements = 0;
@@ -418,16 +418,17 @@ TEST_P(Golden, RunsAsInPyTorch) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    FullyShard, Golden,
-    testing::Values("mlp2_even_w1", "mlp2_even_w2", "mlp2_even_w3", "mlp2_even_w4", "mlp2_f64_w2", "mlp2_f64_w3",
-                    "mlp2_onegroup_w1", "mlp2_onegroup_w2", "mlp2_onegroup_w3", "mlp2_onegroup_w4", "mlp2_uneven_small_w2",
-                    "mlp2_uneven_small_w3", "mlp2_uneven_small_w4", "mlp2_uneven_w2", "mlp2_uneven_w4", "raf_true_w2",
-                    "raf_true_w4", "raf_false_w2", "raf_false_w4", "raf_none_w2", "frozen_group_w2", "frozen_group_w4",
-                    "frozen_weight_w2", "frozen_weight_w4", "tied_weight_w2", "tied_weight_w3", "ignored_param_w2",
-                    "ignored_param_w4", "int_param_w2", "root_without_params_w2", "list_group_w2",
-                    "input_requires_grad_w2"),
-    [](const auto &golden) { return std::string(golden.param); });
+INSTANTIATE_TEST_SUITE_P(FullyShard, Golden,
+                         testing::Values("mlp2_even_w1", "mlp2_even_w2", "mlp2_even_w3", "mlp2_even_w4", "mlp2_f64_w2",
+                                         "mlp2_f64_w3", "mlp2_onegroup_w1", "mlp2_onegroup_w2", "mlp2_onegroup_w3",
+                                         "mlp2_onegroup_w4", "mlp2_uneven_small_w2", "mlp2_uneven_small_w3",
+                                         "mlp2_uneven_small_w4", "mlp2_uneven_w2", "mlp2_uneven_w4", "raf_true_w2",
+                                         "raf_true_w4", "raf_false_w2", "raf_false_w4", "raf_none_w2",
+                                         "frozen_group_w2", "frozen_group_w4", "frozen_weight_w2", "frozen_weight_w4",
+                                         "tied_weight_w2", "tied_weight_w3", "ignored_param_w2", "ignored_param_w4",
+                                         "int_param_w2", "root_without_params_w2", "list_group_w2",
+                                         "input_requires_grad_w2"),
+                         [](const auto &golden) { return std::string(golden.param); });
 
 TEST(Golden, TiedOverTwoUnitsIsRefused) {
   const json golden = load("tied_two_groups_error_w2");

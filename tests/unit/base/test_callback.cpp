@@ -65,7 +65,9 @@ TEST(Callback, WithoutDropAndEmpty) {
   Counts counts;
   Record record = record_of(counts);
   record.drop = nullptr;
-  { const auto callback = Callback<Args>::copy_of(record, "on_step"); }
+  {
+    const auto callback = Callback<Args>::copy_of(record, "on_step");
+  }
   EXPECT_EQ(counts.drops, 0);
   EXPECT_FALSE(Callback<Args>());
 }
@@ -94,7 +96,8 @@ TEST(Callback, IsDroppedOnceWhenThereIsNoMemoryForIt) {
 }
 
 TEST(Error, CatJoinsTextsAndNumbers) {
-  EXPECT_EQ(cat("rank ", 3, " of ", int64_t{4}, ',', ' ', std::string("unit ") + "a", uint8_t{7}), "rank 3 of 4, unit a7");
+  EXPECT_EQ(cat("rank ", 3, " of ", int64_t{4}, ',', ' ', std::string("unit ") + "a", uint8_t{7}),
+            "rank 3 of 4, unit a7");
   EXPECT_EQ(cat(), "");
   EXPECT_EQ(cat(INT64_MIN), "-9223372036854775808");
 }
@@ -110,8 +113,8 @@ TEST(Error, CheckNamesTheConditionAndPlace) {
 }
 
 TEST(Error, StickyAreTheFourHundredsAndInternal) {
-  for (const Status status : std::initializer_list<Status>{TPFSDP_ERR_TIMEOUT, TPFSDP_ERR_PEER_LOST, TPFSDP_ERR_ABORTED, TPFSDP_ERR_BACKEND,
-                              TPFSDP_ERR_INTERNAL, -499})
+  for (const Status status : std::initializer_list<Status>{TPFSDP_ERR_TIMEOUT, TPFSDP_ERR_PEER_LOST, TPFSDP_ERR_ABORTED,
+                                                           TPFSDP_ERR_BACKEND, TPFSDP_ERR_INTERNAL, -499})
     EXPECT_TRUE(is_sticky(status)) << status;
   for (const Status status : std::initializer_list<Status>{TPFSDP_OK, TPFSDP_PENDING, TPFSDP_ERR_REMOTE,
                                                            TPFSDP_ERR_FORKED, TPFSDP_ERR_INVALID_ARGUMENT, -400, -500})

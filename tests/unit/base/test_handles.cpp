@@ -45,8 +45,16 @@ TEST(Handle, ValuesThatAreNoHandleAreRefused) {
   const Ref<Thing> thing = make<Thing>();
   const uint64_t good = bits(HandleTable::expose(thing.get(), false));
   int on_stack = 0;
-  std::set<uint64_t> bad{0, 1, UINT64_MAX, bits(&on_stack), good ^ 1, good ^ (1ull << 24), good ^ (1ull << 44),
-                         good ^ (1ull << 58), good ^ (1ull << 23), good & 0xffffffff};
+  std::set<uint64_t> bad{0,
+                         1,
+                         UINT64_MAX,
+                         bits(&on_stack),
+                         good ^ 1,
+                         good ^ (1ull << 24),
+                         good ^ (1ull << 44),
+                         good ^ (1ull << 58),
+                         good ^ (1ull << 23),
+                         good & 0xffffffff};
   for (int bit = 0; bit < 64; ++bit) bad.insert(good ^ (1ull << bit));
   bad.erase(good);
   for (const uint64_t one : bad) {

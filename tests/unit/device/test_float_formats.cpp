@@ -67,10 +67,10 @@ TEST(F16, RoundsToNearestEven) {
 
 TEST(F16, KeepsSubnormals) {
   EXPECT_EQ(to_f16(0x1p-24f), 0x0001);
-  EXPECT_EQ(to_f16(0x1p-25f), 0x0000);             // half of the smallest: to even
-  EXPECT_EQ(to_f16(f32(0x33000001)), 0x0001);      // a little more than half
-  EXPECT_EQ(to_f16(0x1.8p-24f), 0x0002);           // one and a half: to even
-  EXPECT_EQ(to_f16(f32(0x387fffff)), 0x0400);      // rounds up into the normals
+  EXPECT_EQ(to_f16(0x1p-25f), 0x0000);         // half of the smallest: to even
+  EXPECT_EQ(to_f16(f32(0x33000001)), 0x0001);  // a little more than half
+  EXPECT_EQ(to_f16(0x1.8p-24f), 0x0002);       // one and a half: to even
+  EXPECT_EQ(to_f16(f32(0x387fffff)), 0x0400);  // rounds up into the normals
   EXPECT_EQ(to_f16(-0x1p-149f), 0x8000);
   EXPECT_EQ(from(TPFSDP_DTYPE_F16, 0x0001), 0x1p-24f);
   EXPECT_EQ(from(TPFSDP_DTYPE_F16, 0x03ff), 1023 * 0x1p-24f);
@@ -118,8 +118,8 @@ TEST_P(Formats, EveryPatternHasItsValueAndComesBack) {
   }
 }
 
-// From f64 there is one rounding too: a value a hair above the half between two neighbours goes up, although rounding to
-// f32 first would put it on the half.
+// From f64 there is one rounding too: a value a hair above the half between two neighbours goes up, although rounding
+// to f32 first would put it on the half.
 TEST_P(Formats, CastFromF64RoundsOnce) {
   for (uint16_t bits = 1; bits + 1 < infinity(); ++bits) {
     const double low = value_of(bits, mantissa_bits(), bias());

@@ -36,10 +36,10 @@ INSTANTIATE_TEST_SUITE_P(All, Levels, testing::ValuesIn(runnable_levels()),
 // Values that differ in what can go wrong: exponents at both ends, halves of a last place, NaNs of both kinds.
 uint32_t awkward_f32(std::mt19937_64 &random) {
   static constexpr uint32_t kSpecial[] = {
-      0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007fffff, 0x00800000, 0x7f7fffff, 0xff7fffff, 0x7f800000,
-      0xff800000, 0x7fc00000, 0x7f800001, 0xffc12345, 0xff812345, 0x3f800000, 0x3f808000, 0x3f818000, 0x3f80ffff,
-      0x33000000, 0x33000001, 0x38800000, 0x387fffff, 0x387fe000, 0x387ff000, 0x477fe000, 0x477fefff, 0x477ff000,
-      0x7f7f8000, 0x7f7f7fff, 0x00008000, 0x00018000, 0x00007fff};
+      0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007fffff, 0x00800000, 0x7f7fffff, 0xff7fffff,
+      0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001, 0xffc12345, 0xff812345, 0x3f800000, 0x3f808000,
+      0x3f818000, 0x3f80ffff, 0x33000000, 0x33000001, 0x38800000, 0x387fffff, 0x387fe000, 0x387ff000,
+      0x477fe000, 0x477fefff, 0x477ff000, 0x7f7f8000, 0x7f7f7fff, 0x00008000, 0x00018000, 0x00007fff};
   const uint64_t bits = random();
   if (bits % 3 == 0) return kSpecial[(bits >> 8) % std::size(kSpecial)];
   if (bits % 3 == 1) return static_cast<uint32_t>(bits >> 32);
@@ -100,16 +100,21 @@ TEST_P(Levels, SumsOfBf16AreTheBaselines) {
 TEST_P(Levels, SumsOfF16AreTheBaselines) {
   std::mt19937_64 random(3);
   const FloatEnvironment environment;
-  compare_sums<float, uint16_t>(level().sum_f16, baseline().sum_f16,
-                                [&] { return static_cast<uint16_t>(random()); });
+  compare_sums<float, uint16_t>(level().sum_f16, baseline().sum_f16, [&] { return static_cast<uint16_t>(random()); });
 }
 
 TEST_P(Levels, SumsOfF64AreTheBaselines) {
   std::mt19937_64 random(4);
   const FloatEnvironment environment;
   compare_sums<double, uint64_t>(level().sum_f64, baseline().sum_f64, [&]() -> uint64_t {
-    static constexpr uint64_t kSpecial[] = {0, 1ull << 63, 1, 0x7ff0000000000000, 0xfff0000000000000,
-                                            0x7ff8000000000001, 0x7ff0000000000001, 0x000fffffffffffff};
+    static constexpr uint64_t kSpecial[] = {0,
+                                            1ull << 63,
+                                            1,
+                                            0x7ff0000000000000,
+                                            0xfff0000000000000,
+                                            0x7ff8000000000001,
+                                            0x7ff0000000000001,
+                                            0x000fffffffffffff};
     const uint64_t bits = random();
     return bits % 2 ? kSpecial[(bits >> 8) % std::size(kSpecial)] : 0x3ff0000000000000 + (bits >> 12);
   });

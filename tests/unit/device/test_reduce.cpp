@@ -111,7 +111,8 @@ TEST(Reduce, AccumulatesIntoBf16InItsOwnType) {
 }
 
 TEST(Reduce, NanComesOutAsTheOneQuietNan) {
-  const std::vector<std::vector<uint32_t>> inputs{{0x7f800001, 0x7f800000, 0xffc00005}, {0x3f800000, 0xff800000, 0x7f812345}};
+  const std::vector<std::vector<uint32_t>> inputs{{0x7f800001, 0x7f800000, 0xffc00005},
+                                                  {0x3f800000, 0xff800000, 0x7f812345}};
   const auto result =
       reduced<uint32_t>(TPFSDP_REDUCE_SUM, inputs, TPFSDP_DTYPE_F32, TPFSDP_DTYPE_F32, TPFSDP_DTYPE_F32, 0);
   EXPECT_EQ(result, (std::vector<uint32_t>{0x7fc00000, 0x7fc00000, 0x7fc00000}));
@@ -167,8 +168,8 @@ TEST(Reduce, ManyRanksAndManyElements) {
   // More inputs than one group of a block and more elements than one block, so that every loop turns over.
   constexpr int kRanks = 70, kCount = 2500;
   std::vector<std::vector<uint16_t>> inputs(kRanks, std::vector<uint16_t>(kCount, 0x3f80));  // bf16 1.0
-  const auto result =
-      reduced<uint16_t>(TPFSDP_REDUCE_AVG, inputs, TPFSDP_DTYPE_BF16, TPFSDP_DTYPE_BF16, TPFSDP_DTYPE_BF16, 70.0 / 64.0);
+  const auto result = reduced<uint16_t>(TPFSDP_REDUCE_AVG, inputs, TPFSDP_DTYPE_BF16, TPFSDP_DTYPE_BF16,
+                                        TPFSDP_DTYPE_BF16, 70.0 / 64.0);
   EXPECT_EQ(result, std::vector<uint16_t>(kCount, 0x4280)) << "70 / (70 / 64) is 64";
 }
 

@@ -100,9 +100,9 @@ TEST(ShardLayout, SizesThatDoNotFitAreRefused) {
   constexpr int64_t kHuge = int64_t{1} << 61;
   EXPECT_THAT(refusal(TPFSDP_ERR_INVALID_ARGUMENT, {{{kHuge, 8}, TPFSDP_DTYPE_U8, false}}), HasSubstr("int64_t"));
   EXPECT_THAT(refusal(TPFSDP_ERR_INVALID_ARGUMENT, {{{kHuge}, TPFSDP_DTYPE_F32, true}}), HasSubstr("more bytes"));
-  EXPECT_THAT(refusal(TPFSDP_ERR_INVALID_ARGUMENT,
-                      {{{kHuge}, TPFSDP_DTYPE_F16, true}, {{kHuge}, TPFSDP_DTYPE_F16, true}}),
-              HasSubstr("more bytes"));
+  EXPECT_THAT(
+      refusal(TPFSDP_ERR_INVALID_ARGUMENT, {{{kHuge}, TPFSDP_DTYPE_F16, true}, {{kHuge}, TPFSDP_DTYPE_F16, true}}),
+      HasSubstr("more bytes"));
 }
 
 TEST(ShardLayout, RowsOfPartBytesCannotBeCut) {
@@ -179,7 +179,9 @@ TEST(ShardLayout, B018_PaddingIsBoundedByTheAlignment) {
       for (size_t p = 0; p < specs.size(); ++p) {
         const int64_t size = rows_of_rank(layout.params[p].rows, world, rank).count() * layout.params[p].row_bytes;
         ASSERT_EQ(places.offsets[p] % alignment_for(size), 0);
-        if (p + 1 < specs.size()) { ASSERT_LE(places.offsets[p] + size, places.offsets[p + 1]); }
+        if (p + 1 < specs.size()) {
+          ASSERT_LE(places.offsets[p] + size, places.offsets[p + 1]);
+        }
       }
       ASSERT_EQ(layout.grad_shard_places(rank).offsets, places.offsets);
     }

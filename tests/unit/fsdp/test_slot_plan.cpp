@@ -83,10 +83,14 @@ TEST(SlotPlan, NoTwoUnitsThatCanBeFullTogetherShareASlot) {
       for (size_t b = a; b-- > 0;) {
         const bool is_ancestor = units[b].depth < above;
         if (is_ancestor) above = units[b].depth;
-        if (is_ancestor || units[a].keeps || units[b].keeps) { ASSERT_NE(plan.slot_of_unit[b], slot) << a << " and " << b; }
+        if (is_ancestor || units[a].keeps || units[b].keeps) {
+          ASSERT_NE(plan.slot_of_unit[b], slot) << a << " and " << b;
+        }
       }
       if (units[a].keeps) continue;
-      if (before < units.size()) { ASSERT_NE(plan.slot_of_unit[before], slot) << "neighbours " << before << ", " << a; }
+      if (before < units.size()) {
+        ASSERT_NE(plan.slot_of_unit[before], slot) << "neighbours " << before << ", " << a;
+      }
       before = a;
     }
     ASSERT_LE(plan.total_bytes(), sum);

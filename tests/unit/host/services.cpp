@@ -105,7 +105,9 @@ void reduce_as(tpfsdp_reduce_op op, const void *const *inputs, int32_t ranks, vo
     Number value = static_cast<const Number *>(inputs[0])[i];
     for (int32_t rank = 1; rank < ranks; ++rank) {
       const Number next = static_cast<const Number *>(inputs[rank])[i];
-      value = op == TPFSDP_REDUCE_MIN ? std::min(value, next) : op == TPFSDP_REDUCE_MAX ? std::max(value, next) : value + next;
+      value = op == TPFSDP_REDUCE_MIN   ? std::min(value, next)
+              : op == TPFSDP_REDUCE_MAX ? std::max(value, next)
+                                        : value + next;
     }
     if (op == TPFSDP_REDUCE_AVG) value = static_cast<Number>(value * static_cast<Number>(1.0 / divisor));
     Number &target = static_cast<Number *>(output)[i];
@@ -117,15 +119,20 @@ tpfsdp_status reduce(tpfsdp_reduce_op op, const void *const *inputs, int32_t ran
                      void *output, tpfsdp_dtype, int64_t count, double divisor, tpfsdp_bool accumulate) {
   if (hooks().before_reduce)
     if (const tpfsdp_status status = hooks().before_reduce(); status < 0) return status;
-  if (dtype == TPFSDP_DTYPE_F32) reduce_as<float>(op, inputs, ranks, output, count, divisor, accumulate != 0);
-  else if (dtype == TPFSDP_DTYPE_F64) reduce_as<double>(op, inputs, ranks, output, count, divisor, accumulate != 0);
-  else return TPFSDP_ERR_UNSUPPORTED;
+  if (dtype == TPFSDP_DTYPE_F32)
+    reduce_as<float>(op, inputs, ranks, output, count, divisor, accumulate != 0);
+  else if (dtype == TPFSDP_DTYPE_F64)
+    reduce_as<double>(op, inputs, ranks, output, count, divisor, accumulate != 0);
+  else
+    return TPFSDP_ERR_UNSUPPORTED;
   return TPFSDP_OK;
 }
 
 void copy(void *target, const void *source, int64_t bytes) {
-  if (hooks().copy) hooks().copy(target, source, bytes);
-  else std::memcpy(target, source, static_cast<size_t>(bytes));
+  if (hooks().copy)
+    hooks().copy(target, source, bytes);
+  else
+    std::memcpy(target, source, static_cast<size_t>(bytes));
 }
 
 }  // namespace
@@ -160,7 +167,17 @@ bool Heap::is_live(const void *data) {
 const tpfsdp_backend_services &services() {
   static const tpfsdp_backend_services lent = {
       {sizeof(tpfsdp_backend_services), TPFSDP_BACKEND_ABI_MAJOR, TPFSDP_BACKEND_ABI_MINOR},
-      clock_ns, log, set_error, allocate, deallocate, store_set, store_get, poll_interrupt, unit_name, reduce, copy,
+      clock_ns,
+      log,
+      set_error,
+      allocate,
+      deallocate,
+      store_set,
+      store_get,
+      poll_interrupt,
+      unit_name,
+      reduce,
+      copy,
       dtype_bytes};
   return lent;
 }

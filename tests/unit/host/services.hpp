@@ -47,7 +47,7 @@ struct Call {
 /// Hooks of a test into the services below; reset by each test that sets them.
 struct Hooks {
   std::function<void(void *, const void *, int64_t)> copy;  ///< in place of memcpy
-  std::function<tpfsdp_status()> before_reduce;  ///< an error is the reduction's
+  std::function<tpfsdp_status()> before_reduce;             ///< an error is the reduction's
   std::function<int64_t()> clock_ns;
 };
 Hooks &hooks();

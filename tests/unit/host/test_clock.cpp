@@ -27,56 +27,66 @@ Options short_clocks(int32_t arrival_ms, int32_t progress_ms) {
 
 TEST(Clock, MissingRankTimesOutAndSticks) {
   std::atomic<int> over{0};
-  run_ranks(3, [&](Rank &rank) {
-    if (rank.rank == 2) {
-      while (over < 2) std::this_thread::sleep_for(milliseconds(5));
-    } else {
-      EXPECT_EQ(rank.barrier(), TPFSDP_ERR_TIMEOUT);
-      ++over;
-      EXPECT_EQ(rank.call.at_fault, 2);
-      EXPECT_TRUE(has(rank.call.text, "rank 2 (last posted 0)") && has(rank.call.text, "restart the group"))
-          << rank.call.text;
-    }
-    EXPECT_EQ(rank.submit(barrier_op()), TPFSDP_ERR_TIMEOUT) << "it sticks on every rank";
-    EXPECT_EQ(table().comm_check(rank.call.handle(), rank.comm), TPFSDP_ERR_TIMEOUT);
-  }, short_clocks(200, 200));
+  run_ranks(
+      3,
+      [&](Rank &rank) {
+        if (rank.rank == 2) {
+          while (over < 2) std::this_thread::sleep_for(milliseconds(5));
+        } else {
+          EXPECT_EQ(rank.barrier(), TPFSDP_ERR_TIMEOUT);
+          ++over;
+          EXPECT_EQ(rank.call.at_fault, 2);
+          EXPECT_TRUE(has(rank.call.text, "rank 2 (last posted 0)") && has(rank.call.text, "restart the group"))
+              << rank.call.text;
+        }
+        EXPECT_EQ(rank.submit(barrier_op()), TPFSDP_ERR_TIMEOUT) << "it sticks on every rank";
+        EXPECT_EQ(table().comm_check(rank.call.handle(), rank.comm), TPFSDP_ERR_TIMEOUT);
+      },
+      short_clocks(200, 200));
 }
 
 TEST(Clock, PrefetchedPeerIsNotStalled) {
-  run_ranks(2, [&](Rank &rank) {
-    std::vector<float> in(100, 1), out(200);
-    Op op = all_gather(rank, in.data(), out.data(), {100, 100});
-    ASSERT_EQ(rank.submit(op), TPFSDP_OK);
-    // Posted ahead, it computes: longer than the progress clock, which must not count it.
-    if (rank.rank == 1) std::this_thread::sleep_for(milliseconds(500));
-    EXPECT_EQ(rank.complete(1), TPFSDP_OK) << rank.call.text;
-    EXPECT_EQ(rank.wait_read(1), TPFSDP_OK) << rank.call.text;
-  }, short_clocks(10000, 150));
+  run_ranks(
+      2,
+      [&](Rank &rank) {
+        std::vector<float> in(100, 1), out(200);
+        Op op = all_gather(rank, in.data(), out.data(), {100, 100});
+        ASSERT_EQ(rank.submit(op), TPFSDP_OK);
+        // Posted ahead, it computes: longer than the progress clock, which must not count it.
+        if (rank.rank == 1) std::this_thread::sleep_for(milliseconds(500));
+        EXPECT_EQ(rank.complete(1), TPFSDP_OK) << rank.call.text;
+        EXPECT_EQ(rank.wait_read(1), TPFSDP_OK) << rank.call.text;
+      },
+      short_clocks(10000, 150));
 }
 
 TEST(Clock, HeldInCopyIsProgress) {
   static thread_local bool held = false;
   std::atomic<bool> over{false};
   hooks().copy = [&](void *target, const void *source, int64_t bytes) {
-    if (held) while (!over) std::this_thread::sleep_for(milliseconds(5));
+    if (held)
+      while (!over) std::this_thread::sleep_for(milliseconds(5));
     std::memcpy(target, source, static_cast<size_t>(bytes));
   };
-  run_ranks(2, [&](Rank &rank) {
-    held = rank.rank == 1;
-    std::vector<float> in(100, 1), out(200);
-    Op op = all_gather(rank, in.data(), out.data(), {100, 100});
-    ASSERT_EQ(rank.submit(op), TPFSDP_OK);
-    EXPECT_EQ(rank.complete(1), TPFSDP_OK) << rank.call.text;
-    if (rank.rank == 0) {
-      std::thread free_it([&] {
-        std::this_thread::sleep_for(milliseconds(600));
-        over = true;
-      });
-      EXPECT_EQ(rank.wait_read(1), TPFSDP_ERR_TIMEOUT);
-      EXPECT_TRUE(has(rank.call.text, "rank 1 has moved no byte of sequence 1")) << rank.call.text;
-      free_it.join();
-    }
-  }, short_clocks(60000, 200));
+  run_ranks(
+      2,
+      [&](Rank &rank) {
+        held = rank.rank == 1;
+        std::vector<float> in(100, 1), out(200);
+        Op op = all_gather(rank, in.data(), out.data(), {100, 100});
+        ASSERT_EQ(rank.submit(op), TPFSDP_OK);
+        EXPECT_EQ(rank.complete(1), TPFSDP_OK) << rank.call.text;
+        if (rank.rank == 0) {
+          std::thread free_it([&] {
+            std::this_thread::sleep_for(milliseconds(600));
+            over = true;
+          });
+          EXPECT_EQ(rank.wait_read(1), TPFSDP_ERR_TIMEOUT);
+          EXPECT_TRUE(has(rank.call.text, "rank 1 has moved no byte of sequence 1")) << rank.call.text;
+          free_it.join();
+        }
+      },
+      short_clocks(60000, 200));
   hooks() = {};
 }
 
@@ -85,13 +95,16 @@ TEST(Clock, SlowButMovingIsNotATimeOut) {
     std::this_thread::sleep_for(milliseconds(60));
     std::memcpy(target, source, static_cast<size_t>(bytes));
   };
-  run_ranks(2, [](Rank &rank) {
-    const int64_t count = 2 << 20;  // eight chunks a rank
-    std::vector<float> in(static_cast<size_t>(count), 1), out(static_cast<size_t>(2 * count));
-    Op op = all_gather(rank, in.data(), out.data(), {count, count});
-    ASSERT_EQ(rank.run(op), TPFSDP_OK) << rank.call.text;
-    EXPECT_EQ(rank.wait_read(1), TPFSDP_OK) << rank.call.text;
-  }, short_clocks(300, 250));
+  run_ranks(
+      2,
+      [](Rank &rank) {
+        const int64_t count = 2 << 20;  // eight chunks a rank
+        std::vector<float> in(static_cast<size_t>(count), 1), out(static_cast<size_t>(2 * count));
+        Op op = all_gather(rank, in.data(), out.data(), {count, count});
+        ASSERT_EQ(rank.run(op), TPFSDP_OK) << rank.call.text;
+        EXPECT_EQ(rank.wait_read(1), TPFSDP_OK) << rank.call.text;
+      },
+      short_clocks(300, 250));
   hooks() = {};
 }
 
@@ -117,25 +130,29 @@ TEST(Clock, LongWaitIsLoggedWithTheMissingRanks) {
   std::atomic<int64_t> offset{0};
   hooks().clock_ns = [&] {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-               .count() + offset;
+               .count() +
+           offset;
   };
   Options options;
   options.arrival_ms = -1;
-  run_ranks(2, [&](Rank &rank) {
-    if (rank.rank == 1) {
-      for (int i = 0; i < 5; ++i) {
-        std::this_thread::sleep_for(milliseconds(150));
-        offset += 31'000'000'000;
-      }
-      std::this_thread::sleep_for(milliseconds(150));
-    }
-    EXPECT_EQ(rank.barrier(), TPFSDP_OK) << rank.call.text;
-    if (rank.rank == 0) {
-      ASSERT_EQ(rank.call.logs.size(), 3U) << "at 30 s, 60 s and 120 s";
-      EXPECT_TRUE(has(rank.call.logs[0], "missing: rank 1 (last posted 0)")) << rank.call.logs[0];
-      EXPECT_TRUE(has(rank.call.logs[0], "barrier at sequence 1 on comm 'world'")) << rank.call.logs[0];
-    }
-  }, options);
+  run_ranks(
+      2,
+      [&](Rank &rank) {
+        if (rank.rank == 1) {
+          for (int i = 0; i < 5; ++i) {
+            std::this_thread::sleep_for(milliseconds(150));
+            offset += 31'000'000'000;
+          }
+          std::this_thread::sleep_for(milliseconds(150));
+        }
+        EXPECT_EQ(rank.barrier(), TPFSDP_OK) << rank.call.text;
+        if (rank.rank == 0) {
+          ASSERT_EQ(rank.call.logs.size(), 3U) << "at 30 s, 60 s and 120 s";
+          EXPECT_TRUE(has(rank.call.logs[0], "missing: rank 1 (last posted 0)")) << rank.call.logs[0];
+          EXPECT_TRUE(has(rank.call.logs[0], "barrier at sequence 1 on comm 'world'")) << rank.call.logs[0];
+        }
+      },
+      options);
   hooks() = {};
 }
 

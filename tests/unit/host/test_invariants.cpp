@@ -35,14 +35,14 @@ float *region_of(Rank &rank, int64_t floats, tpfsdp_backend_region **region) {
 void expect_violated(Rank &rank, const std::string &name) {
   EXPECT_EQ(of(rank).alarm->violations.load(), 1U) << name;
   EXPECT_EQ(table().comm_check(rank.call.handle(), rank.comm), TPFSDP_ERR_INTERNAL) << name;
-  EXPECT_NE(rank.call.text.find("invariant " + name + " does not hold on rank 0"), std::string::npos)
-      << rank.call.text;
+  EXPECT_NE(rank.call.text.find("invariant " + name + " does not hold on rank 0"), std::string::npos) << rank.call.text;
   EXPECT_EQ(rank.submit(barrier_op()), TPFSDP_ERR_INTERNAL) << "it sticks";
 }
 
 /// Rank 0 breaks the rule; rank 1 does `peer` and stays until it is over.
-void violate(const std::string &name, const std::function<void(Rank &)> &breaks,
-             const std::function<void(Rank &)> &peer = [](Rank &) {}) {
+void violate(
+    const std::string &name, const std::function<void(Rank &)> &breaks,
+    const std::function<void(Rank &)> &peer = [](Rank &) {}) {
   std::atomic<bool> over{false};
   run_ranks(2, [&](Rank &rank) {
     if (rank.rank == 0) {
@@ -77,18 +77,16 @@ TEST(Invariant, WordMonotone) {
 }
 
 TEST(Invariant, VerdictBeforeBytes) {
-  violate(
-      "VERDICT_BEFORE_BYTES",
-      [](Rank &rank) {
-        std::vector<float> in(2000, 1), out(2000, -1);
-        Op op = all_gather(rank, in.data(), out.data(), {1000, 1000});
-        ASSERT_EQ(rank.submit(op), TPFSDP_OK);
-        bool consumed = true;
-        EXPECT_EQ(host::run(of(rank), rank.call.handle(), 1, &consumed).status, TPFSDP_ERR_INTERNAL);
-        EXPECT_FALSE(consumed);
-        EXPECT_EQ(out[0], -1.0F) << "a byte was moved";
-        table().give_up(rank.comm);
-      });
+  violate("VERDICT_BEFORE_BYTES", [](Rank &rank) {
+    std::vector<float> in(2000, 1), out(2000, -1);
+    Op op = all_gather(rank, in.data(), out.data(), {1000, 1000});
+    ASSERT_EQ(rank.submit(op), TPFSDP_OK);
+    bool consumed = true;
+    EXPECT_EQ(host::run(of(rank), rank.call.handle(), 1, &consumed).status, TPFSDP_ERR_INTERNAL);
+    EXPECT_FALSE(consumed);
+    EXPECT_EQ(out[0], -1.0F) << "a byte was moved";
+    table().give_up(rank.comm);
+  });
 }
 
 TEST(Invariant, VerdictOfAnEarlierCallDoesNotCount) {

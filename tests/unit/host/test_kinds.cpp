@@ -57,7 +57,8 @@ TEST_P(Kinds, ReduceScatterStoresAndAccumulates) {
       op.pieces[0].accumulate = round % 2;
       ASSERT_EQ(rank.run(op), TPFSDP_OK) << rank.call.text;
       for (size_t i = 0; i < own; ++i) {
-        expected = static_cast<float>((first + static_cast<int64_t>(i)) * world() * (world() + 1) / 2 * (1 + round % 2));
+        expected =
+            static_cast<float>((first + static_cast<int64_t>(i)) * world() * (world() + 1) / 2 * (1 + round % 2));
         ASSERT_EQ(output[i], expected);
       }
       ASSERT_EQ(rank.wait_read(rank.last), TPFSDP_OK) << rank.call.text;

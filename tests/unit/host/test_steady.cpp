@@ -35,10 +35,9 @@ TEST(Steady, CollectivesAllocateNothing) {
     Op large = all_reduce(out.data(), out.data(), 300);
     Op small = all_reduce(&norm, &norm, 1);
     const auto step = [&] {
-      for (const tpfsdp_backend_op *op : {&static_cast<const tpfsdp_backend_op &>(gather),
-                                          &static_cast<const tpfsdp_backend_op &>(reduce),
-                                          &static_cast<const tpfsdp_backend_op &>(large),
-                                          &static_cast<const tpfsdp_backend_op &>(small)}) {
+      for (const tpfsdp_backend_op *op :
+           {&static_cast<const tpfsdp_backend_op &>(gather), &static_cast<const tpfsdp_backend_op &>(reduce),
+            &static_cast<const tpfsdp_backend_op &>(large), &static_cast<const tpfsdp_backend_op &>(small)}) {
         if (rank.run(*op) != TPFSDP_OK || rank.wait_read(rank.last) != TPFSDP_OK) return false;
       }
       return rank.window() == TPFSDP_OK;

@@ -30,11 +30,11 @@ Scheduled::Scheduled(int world, int comms) : fibers(world), world_(world) {
           Rank &each = rank(first.rank, c);
           each.call.yield = [this] { fibers.yield(); };
           const std::string name = c == 0 ? "world" : "comm" + std::to_string(c);
-          const tpfsdp_backend_comm_options options{sizeof options, each.rank, each.world, 2000, 2000, 2000,
-                                                    name.c_str()};
+          const tpfsdp_backend_comm_options options{sizeof options, each.rank, each.world,  2000,
+                                                    2000,           2000,      name.c_str()};
           host::Comm *comm = nullptr;
-          const host::Outcome end = host::create(services(), host::threads_provider(), each.call.handle(), options,
-                                                 &fibers, &comm);
+          const host::Outcome end =
+              host::create(services(), host::threads_provider(), each.call.handle(), options, &fibers, &comm);
           EXPECT_TRUE(end.ok()) << end.text;
           each.comm = reinterpret_cast<tpfsdp_backend_comm *>(comm);
         }

@@ -17,8 +17,10 @@ TEST(Registration, NamesMayNotBeEmptyOrHaveADot) {
     const auto root = module(context);
     for (const char *name : {"", "a.b"}) {
       const std::string part = *name ? "dot" : "empty";
-      EXPECT_THAT(refusal(TPFSDP_ERR_INVALID_ARGUMENT, [&] { root->add_module(name, module(context)); }), HasSubstr(part));
-      EXPECT_THAT(refusal(TPFSDP_ERR_INVALID_ARGUMENT, [&] { root->register_parameter(name, param()); }), HasSubstr(part));
+      EXPECT_THAT(refusal(TPFSDP_ERR_INVALID_ARGUMENT, [&] { root->add_module(name, module(context)); }),
+                  HasSubstr(part));
+      EXPECT_THAT(refusal(TPFSDP_ERR_INVALID_ARGUMENT, [&] { root->register_parameter(name, param()); }),
+                  HasSubstr(part));
       EXPECT_THAT(refusal(TPFSDP_ERR_INVALID_ARGUMENT, [&] { root->register_buffer(name, tensor(), true); }),
                   HasSubstr(part));
     }
@@ -35,9 +37,11 @@ TEST(Registration, ANameMeansOneThing) {
     root->register_parameter("weight", param());
     root->register_buffer("mean", tensor(), true);
     for (const char *name : {"weight", "mean"})
-      EXPECT_THAT(refusal(TPFSDP_ERR_INVALID_ARGUMENT, [&] { root->add_module(name, module(context)); }), HasSubstr(name));
+      EXPECT_THAT(refusal(TPFSDP_ERR_INVALID_ARGUMENT, [&] { root->add_module(name, module(context)); }),
+                  HasSubstr(name));
     for (const char *name : {"child", "mean"})
-      EXPECT_THAT(refusal(TPFSDP_ERR_INVALID_ARGUMENT, [&] { root->register_parameter(name, param()); }), HasSubstr(name));
+      EXPECT_THAT(refusal(TPFSDP_ERR_INVALID_ARGUMENT, [&] { root->register_parameter(name, param()); }),
+                  HasSubstr(name));
     for (const char *name : {"child", "weight"})
       EXPECT_THAT(refusal(TPFSDP_ERR_INVALID_ARGUMENT, [&] { root->register_buffer(name, tensor(), true); }),
                   HasSubstr(name));
@@ -171,7 +175,8 @@ TEST(LookUp, SetSubmoduleReplacesOrAdds) {
     root->add_module("a", a);
     EXPECT_THAT(refusal(TPFSDP_ERR_NOT_FOUND, [&] { root->set_submodule("a.b", made, true); }), HasSubstr("\"b\""));
     EXPECT_THAT(refusal(TPFSDP_ERR_NOT_FOUND, [&] { root->set_submodule("x.b", made, false); }), HasSubstr("\"x\""));
-    EXPECT_THAT(refusal(TPFSDP_ERR_INVALID_ARGUMENT, [&] { root->set_submodule("", made, false); }), HasSubstr("empty"));
+    EXPECT_THAT(refusal(TPFSDP_ERR_INVALID_ARGUMENT, [&] { root->set_submodule("", made, false); }),
+                HasSubstr("empty"));
     EXPECT_EQ(made->parent(), nullptr);
     root->set_submodule("a.b", made, false);
     EXPECT_EQ(made->path(), "a.b");

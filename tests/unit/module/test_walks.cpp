@@ -30,8 +30,7 @@ TEST(Walk, ModulesComeInPreOrderOfRegistration) {
   on_context([](const Ref<Context> &context) {
     const Diamond tree(context);
     EXPECT_EQ(names_of(list_modules(*tree.root, "", true)), (Names{"", "b", "b.shared", "a", "a.c"}));
-    EXPECT_EQ(names_of(list_modules(*tree.root, "", false)),
-              (Names{"", "b", "b.shared", "a", "a.shared", "a.c"}));
+    EXPECT_EQ(names_of(list_modules(*tree.root, "", false)), (Names{"", "b", "b.shared", "a", "a.shared", "a.c"}));
     EXPECT_EQ(names_of(list_modules(*tree.a, "net", true)), (Names{"net", "net.shared", "net.c"}));
     EXPECT_EQ(list_modules(*tree.root, "", true)[2].second, tree.shared.get());
   });
