@@ -19,23 +19,24 @@ using LogCallback = Callback<tpfsdp_log_args>;
 using InterruptCallback = Callback<tpfsdp_interrupt_args>;
 using RankCallback = Callback<tpfsdp_rank_args>;
 
-Log make_log(LogCallback callback, tpfsdp_log_level level, int32_t rank) {
+Log make_log(LogCallback callback, tpfsdp_log_level level) {
   if (level < TPFSDP_LOG_DEFAULT || level > TPFSDP_LOG_OFF)
     fail(TPFSDP_ERR_INVALID_ARGUMENT, "log_level is ", level, "; it is one of TPFSDP_LOG_*");
   const tpfsdp_log_level lowest = level == TPFSDP_LOG_DEFAULT ? TPFSDP_LOG_WARNING : level;
   if (!callback || lowest == TPFSDP_LOG_OFF) return {};
-  return [callback = std::move(callback), lowest, rank](int32_t at, const char *component, const char *message) {
-    if (at < lowest) return;
-    const auto now = std::chrono::system_clock::now().time_since_epoch();
-    tpfsdp_log_args args{};
-    args.struct_size = sizeof args;
-    args.level = at;
-    args.rank = rank;
-    args.time_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-    args.component = component;
-    args.message = message;
-    callback(args);  // its status has nobody to go to
-  };
+  return
+      [callback = std::move(callback), lowest](int32_t rank, int32_t at, const char *component, const char *message) {
+        if (at < lowest) return;
+        const auto now = std::chrono::system_clock::now().time_since_epoch();
+        tpfsdp_log_args args{};
+        args.struct_size = sizeof args;
+        args.level = at;
+        args.rank = rank;
+        args.time_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+        args.component = component;
+        args.message = message;
+        callback(args);  // its status has nobody to go to
+      };
 }
 
 Interrupt make_interrupt(InterruptCallback callback) {
@@ -77,7 +78,7 @@ JoinOptions join_options(const tpfsdp_context_options &given, const Callbacks &c
   options.rank.progress_timeout_ms = or_default(given.progress_timeout_ms, options.rank.progress_timeout_ms);
   options.rank.join_timeout_ms = or_default(given.join_timeout_ms, options.rank.join_timeout_ms);
   options.rank.event_capacity = given.event_capacity;
-  options.rank.log = make_log(callbacks.log, given.log_level, given.rank);
+  options.rank.log = make_log(callbacks.log, given.log_level);
   options.rank.interrupt = make_interrupt(callbacks.interrupt);
   options.world_size = given.world_size;
   options.backend = text_or(given.backend, "");

@@ -4,11 +4,12 @@
 #   tests/unit/<dir>/*.cpp      unit_<dir>: GoogleTest over the core's insides
 #   tests/unit/host_scheduled/  the host engine alone, compiled with its yield points
 #   tests/capi/*.c              capi_<name>_c99 and _cxx20: one C program, built in both languages over the library
-#   tests/{conformance,numerics,stress}/*.cpp   <folder>_<name>: GoogleTest over the library and the core
+#   tests/{conformance,numerics}/*.cpp   <folder>_<name>: GoogleTest over the library and the core
 #   tests/embed/*.{c,cpp}       embed_<name>: a host that links nothing and loads the library itself
 #
 # Labels: fast (make test), full (make test-full only), fsdp (run once more in each debugging mode), tsan (run under
-# the thread sanitizer). A stress test is registered twice: short, and with TPFSDP_TEST_SCALE=full as <name>_full.
+# the thread sanitizer). A test may be registered again, under a suffix: _full is its long form (TPFSDP_TEST_SCALE=full),
+# _processes has ranks that are processes instead of threads, _shm is the host engine's tests on its other provider.
 
 find_package(GTest REQUIRED)
 # The real dlpack.h, of the package in tools/requirements.txt.
@@ -17,13 +18,21 @@ find_path(TPFSDP_DLPACK_INCLUDE_DIR dlpack/dlpack.h HINTS ${dlpack_hints}
           DOC "Folder of dlpack/dlpack.h, which a test compares with core/tensor/dlpack.hpp" REQUIRED)
 
 set(tests_dir ${PROJECT_SOURCE_DIR}/tests)
+# Tests that have a long form.
+set(scaled_tests unit_comm conformance_test_collectives)
 # Folders of tests/unit whose subject runs on several threads.
 set(threaded_units base memory comm host fsdp)
 
 function(tpfsdp_add_test name)
   cmake_parse_arguments(arg "" "SUFFIX" "LABELS;ENVIRONMENT" ${ARGN})
   set(test ${name}${arg_SUFFIX})
-  add_test(NAME ${test} COMMAND ${name})
+  if(arg_SUFFIX)
+    # Under a name of its own, by which GoogleTest calls its report.
+    file(CREATE_LINK ${name} ${CMAKE_BINARY_DIR}/${test} SYMBOLIC)
+    add_test(NAME ${test} COMMAND ${CMAKE_BINARY_DIR}/${test})
+  else()
+    add_test(NAME ${test} COMMAND ${name})
+  endif()
   set(timeout 300)
   if("full" IN_LIST arg_LABELS)
     set(timeout 1800)
@@ -93,6 +102,14 @@ foreach(folder IN LISTS unit_dirs)
       list(APPEND labels fsdp)
     endif()
     tpfsdp_add_test(${name} LABELS ${labels})
+    if(name IN_LIST scaled_tests)
+      tpfsdp_add_test(${name} SUFFIX _full LABELS full ENVIRONMENT TPFSDP_TEST_SCALE=full)
+    endif()
+    if(folder STREQUAL "host")
+      # The caller's own memory is not shown to other processes, so that there is nothing to hold back.
+      tpfsdp_add_test(${name} SUFFIX _shm LABELS ${labels} ENVIRONMENT TPFSDP_HOST_PROVIDER=shm
+                      GTEST_FILTER=-Withdrawal.*:AllReduce.HostBufferHeldUntilDone)
+    endif()
   endif()
 endforeach()
 
@@ -100,19 +117,21 @@ if(NOT TARGET tpfsdp)
   return()
 endif()
 
-# ---- conformance, numerics, stress ------------------------------------------------------------------------------
-foreach(folder conformance numerics stress)
+# ---- conformance, numerics --------------------------------------------------------------------------------------
+foreach(folder conformance numerics)
   file(GLOB sources CONFIGURE_DEPENDS ${tests_dir}/${folder}/*.cpp)
   foreach(source IN LISTS sources)
     get_filename_component(stem ${source} NAME_WE)
     set(name ${folder}_${stem})
     tpfsdp_gtest_target(${name} ${source})
     target_link_libraries(${name} PRIVATE tpfsdp tpfsdp_core)
-    if(folder STREQUAL "stress")
-      tpfsdp_add_test(${name} LABELS fast tsan)
+    tpfsdp_add_test(${name} LABELS fast fsdp tsan)
+    # One source, both kinds of ranks; but threads have no meaning across processes.
+    if(NOT stem MATCHES "_threads$")
+      tpfsdp_add_test(${name} SUFFIX _processes LABELS fast ENVIRONMENT TPFSDP_TEST_RANKS=processes)
+    endif()
+    if(name IN_LIST scaled_tests)
       tpfsdp_add_test(${name} SUFFIX _full LABELS full ENVIRONMENT TPFSDP_TEST_SCALE=full)
-    else()
-      tpfsdp_add_test(${name} LABELS fast fsdp tsan)
     endif()
   endforeach()
 endforeach()
@@ -147,3 +166,14 @@ foreach(source IN LISTS sources)
   add_dependencies(${name} tpfsdp)
   tpfsdp_add_test(${name} LABELS fast)
 endforeach()
+
+# ---- kill: a rank that tools/kill_matrix.py starts -----------------------------------------------------------------
+add_executable(kill_rank EXCLUDE_FROM_ALL ${tests_dir}/kill/rank.cpp)
+tpfsdp_test_target(kill_rank)
+# GTest: the headers of tests/support mention it.
+target_link_libraries(kill_rank PRIVATE tpfsdp GTest::gmock)
+
+# ---- bench: what `make bench` measures -----------------------------------------------------------------------------
+add_executable(bench_latency EXCLUDE_FROM_ALL ${tests_dir}/bench/latency.c)
+tpfsdp_test_target(bench_latency)
+target_link_libraries(bench_latency PRIVATE tpfsdp)

@@ -10,6 +10,8 @@
 // The entries that are linked in. What is behind them is known by backend.h alone.
 extern "C" tpfsdp_status tpfsdp_backend_threads_entry(const tpfsdp_backend_services *services,
                                                       tpfsdp_backend_table *out_table);
+extern "C" tpfsdp_status tpfsdp_backend_shm_entry(const tpfsdp_backend_services *services,
+                                                  tpfsdp_backend_table *out_table);
 
 namespace tpfsdp {
 namespace {
@@ -43,7 +45,7 @@ std::string missing_text(uint64_t missing) {
 const std::vector<std::unique_ptr<BackendCandidate>> &candidates() {
   static const auto *all = [] {
     auto *list = new std::vector<std::unique_ptr<BackendCandidate>>;
-    for (const tpfsdp_backend_entry entry : {&tpfsdp_backend_threads_entry}) {
+    for (const tpfsdp_backend_entry entry : {&tpfsdp_backend_threads_entry, &tpfsdp_backend_shm_entry}) {
       list->push_back(std::make_unique<BackendCandidate>());
       list->back()->where = "built in";
       load_backend(entry, list->back().get());

@@ -34,7 +34,7 @@ struct JoinOptions {
   RankOptions rank;
   int32_t world_size = 0;  // 0: the launcher's
   std::string backend;     // "": the best that can run
-  std::string store;       // "", "env", "local:NAME"
+  std::string store;       // "", "env", "local:NAME", "file:DIR", "tcp:HOST:PORT"
   std::string group_name = "world";
 };
 

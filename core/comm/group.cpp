@@ -3,6 +3,7 @@
 
 #include "comm/backend_call.hpp"
 #include "comm/collective_log.hpp"
+#include "tensor/dtype.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -89,6 +90,27 @@ Status Group::submit(const tpfsdp_backend_op &op, int64_t wire_bytes, bool may_w
   }
 }
 
+namespace {
+
+// What a transport that reads regions only copies of the caller's input; small inputs travel beside the call.
+int64_t staged_bytes(const tpfsdp_backend_op &op, int32_t rank) {
+  constexpr int64_t kInline = 64;
+  int64_t elements = op.element_count;
+  if (op.kind == TPFSDP_BACKEND_KIND_ALL_GATHER) {
+    elements = 0;
+    for (int64_t i = 0; i < op.piece_count; ++i) {
+      if (op.pieces[i].rank == rank) elements += op.pieces[i].count;
+    }
+  } else if (op.kind == TPFSDP_BACKEND_KIND_BARRIER ||
+             (op.kind == TPFSDP_BACKEND_KIND_BROADCAST && op.source != rank)) {
+    elements = 0;
+  }
+  const int64_t bytes = dtype_bytes(op.dtype, elements);
+  return bytes > kInline ? bytes : 0;
+}
+
+}  // namespace
+
 void Group::count(const tpfsdp_backend_op &op, int64_t wire_bytes, int64_t start_ns) {
   Recorder &recorder = owner_->recorder();
   Counters &counters = recorder.counters;
@@ -99,6 +121,11 @@ void Group::count(const tpfsdp_backend_op &op, int64_t wire_bytes, int64_t start
     default: ++counters.other_collectives;
   }
   counters.wire_bytes += wire_bytes;
+  if (!op.input_region && op.input && (backend().capabilities & TPFSDP_BACKEND_CAN_READ_CALLER) == 0) {
+    const int64_t staged = staged_bytes(op, rank_);
+    counters.copies += staged > 0;
+    counters.copied_bytes += staged;
+  }
 
   Event event;
   event.kind = EventKind::kCollective;

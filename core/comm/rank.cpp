@@ -32,7 +32,7 @@ std::string Rank::describe() const { return cat("rank ", options_.rank, " of ", 
 void Rank::log(int32_t level, const char *component, const std::string &message) const noexcept {
   if (!options_.log) return;
   try {
-    options_.log(level, component, message.c_str());
+    options_.log(options_.rank, level, component, message.c_str());
   } catch (...) {
     // A log that fails is no reason for the job to fail.
   }

@@ -18,7 +18,7 @@
 
 namespace tpfsdp {
 
-using Log = std::function<void(int32_t level, const char *component, const char *message)>;
+using Log = std::function<void(int32_t rank, int32_t level, const char *component, const char *message)>;
 // OK, or what the host's interrupt callback gave.
 using Interrupt = std::function<Status(int32_t waited_ms, const char *operation, const char *unit)>;
 

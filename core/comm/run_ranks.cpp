@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/run_ranks.hpp"
 
-#include <csignal>
+#include "base/signals_blocked.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -68,22 +68,6 @@ class Run {
   std::string stop_reason_;
   std::shared_ptr<const ErrorDetail> failure_;
   std::vector<Ref<Context>> contexts_;
-};
-
-// All signals are blocked while threads start, so that they inherit it and the host's handlers run on its own threads.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  SignalsBlocked(const SignalsBlocked &) = delete;
-  SignalsBlocked &operator=(const SignalsBlocked &) = delete;
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
 };
 
 void Run::start() {

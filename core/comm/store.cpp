@@ -68,6 +68,15 @@ std::string Store::get(const std::string &key, int64_t deadline_ns) {
   return *std::move(value);
 }
 
+void check_store_entry(size_t key_bytes, size_t value_bytes) {
+  if (key_bytes > kMaxStoreKeyBytes)
+    fail(TPFSDP_ERR_INVALID_ARGUMENT, "a key of the store has ", key_bytes, " bytes; at most ", kMaxStoreKeyBytes,
+         " are held");
+  if (value_bytes > kMaxStoreValueBytes)
+    fail(TPFSDP_ERR_INVALID_ARGUMENT, "a value for the store has ", value_bytes, " bytes; at most ",
+         kMaxStoreValueBytes, " are held");
+}
+
 std::shared_ptr<Store> join_local_store(const std::string &name, int32_t rank, int32_t world_size) {
   const std::lock_guard lock(gatherings_mutex);
   Gathering &gathering = gatherings()[name];

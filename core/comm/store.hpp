@@ -4,6 +4,7 @@
 
 #include "base/error.hpp"
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +22,11 @@ class Store {
   // As find, but throws TIMEOUT past the deadline.
   std::string get(const std::string &key, int64_t deadline_ns);
 };
+
+// What a store of processes holds: any bytes, within these bounds. Throws INVALID_ARGUMENT beyond them.
+inline constexpr size_t kMaxStoreKeyBytes = 4096;
+inline constexpr size_t kMaxStoreValueBytes = size_t{1} << 20;
+void check_store_entry(size_t key_bytes, size_t value_bytes);
 
 // The store of threads of one process that name it alike. A name is taken by the first `world_size` ranks that ask for
 // it; after that, or when all who asked have given it up, it may be used again for another job. Refuses a rank twice

@@ -57,7 +57,9 @@ enum {
   TPFSDP_BACKEND_CAN_CHECK_FINGERPRINT = 2,  /**< compares what ranks must agree on before data moves */
   TPFSDP_BACKEND_CAN_ADD_IN_RANK_ORDER = 4,  /**< sums ranks 0 to the last, kept in f32 (f64 for f64) */
   TPFSDP_BACKEND_CAN_USE_THREADS = 8,        /**< ranks may be threads of one process */
-  TPFSDP_BACKEND_CAN_USE_PROCESSES = 16      /**< ranks may be processes */
+  TPFSDP_BACKEND_CAN_USE_PROCESSES = 16,     /**< ranks may be processes */
+  TPFSDP_BACKEND_CAN_READ_CALLER = 32        /**< reads the caller's own memory in place, not only regions; else it is
+                                                  copied through a region, in bounded pieces */
 };
 
 /** Elements that come from one rank's input (all-gather), or from every rank's (reduce-scatter). Frozen. */
@@ -169,8 +171,8 @@ typedef struct tpfsdp_backend_table {
   void (*comm_destroy)(tpfsdp_backend_comm *comm);
   /* Never blocks; any thread. */
   tpfsdp_status (*comm_get_peer)(tpfsdp_backend_comm *comm, int32_t rank, tpfsdp_backend_peer *out_peer);
-  /* Posts op. Waits only when too many are in flight, and within an ALL_REDUCE, which may take two sequences. On an
-   * error nothing was posted. */
+  /* Posts op. Waits only when too many are in flight, and within what takes several sequences: an ALL_REDUCE, and
+   * large data that is copied through a region. On an error nothing was posted. */
   tpfsdp_status (*submit)(tpfsdp_backend_call *call, tpfsdp_backend_comm *comm, const tpfsdp_backend_op *op,
                           tpfsdp_bool may_wait, int64_t *out_sequence);
   /* Completes everything up to sequence, in order. The first error ends it, and is that of the sequence at which it

@@ -91,9 +91,11 @@ typedef struct tpfsdp_context_options {
   int32_t join_timeout_ms;                   /**< until all ranks have joined; 0: 300000; -1: no limit */
   tpfsdp_log_level log_level;                /**< lowest level that `log` receives */
   int32_t event_capacity;                    /**< events kept for trace.h, allocated here; 0: none, counters only */
-  TPFSDP_NULLABLE const char *backend;       /**< "threads"; NULL: the best that can run here */
-  TPFSDP_NULLABLE const char *store;         /**< where ranks meet: "local:NAME" for threads of
-                                                  one process; NULL or "env": the launch variables */
+  TPFSDP_NULLABLE const char *backend;       /**< "threads", "shm"; NULL: the best that can run here */
+  TPFSDP_NULLABLE const char *store;         /**< where ranks meet: "local:NAME" (threads of one process), "file:DIR"
+                                                  (a directory that is new for each job, and private to the user),
+                                                  "tcp:HOST:PORT" (rank 0 listens; TPFSDP_TOKEN in the environment of
+                                                  all); NULL or "env": as the launcher says */
   TPFSDP_NULLABLE const char *name;          /**< of the default group, for messages; NULL: "world" */
   TPFSDP_NULLABLE const tpfsdp_log_callback *log; /**< NULL: nothing is logged */
   TPFSDP_NULLABLE const tpfsdp_interrupt_callback *interrupt;
@@ -116,10 +118,12 @@ typedef struct tpfsdp_context_info {
 } tpfsdp_context_info;
 
 /**
- * Joins a job as one rank. With world_size 0 rank and world come from the launch variables (RANK and WORLD_SIZE, or
- * those of Open MPI, PMI and Slurm); without any it is a world of one. A world of one inside a launch of several is
- * refused (STATE), never granted silently.
- * Threads: any. Collective: all ranks of the job. Errors: STATE, UNSUPPORTED, BACKEND_UNAVAILABLE.
+ * Joins a job as one rank. With world_size 0 rank, world and store come from the launcher (tpfsdp-run, torchrun,
+ * mpirun, srun); without one it is a world of one. A world of one inside a launch of several is refused (STATE), never
+ * granted silently. Ranks are threads with a "local:" store, else processes of one machine and user.
+ * Threads: any. Collective: all ranks of the job, which have all joined when it returns. Errors: INVALID_ARGUMENT (also
+ * a store directory that others can write), STATE, UNSUPPORTED (ranks of several machines or users), TIMEOUT (a rank did
+ * not come; the text names it), PEER_LOST, BACKEND_UNAVAILABLE, OUT_OF_MEMORY.
  * PyTorch: init_process_group. Since: 0.1.
  */
 TPFSDP_API TPFSDP_CHECK_RESULT tpfsdp_status

@@ -69,10 +69,10 @@ Outcome create(const tpfsdp_backend_services &services, const Provider &provider
                const tpfsdp_backend_comm_options &options, Scheduler *scheduler, Comm **out_comm) {
   Outcome end = check(options);
   if (!end.ok()) return end;
-  const int64_t deadline = options.join_timeout_ms < 0
-                               ? std::numeric_limits<int64_t>::max()
-                               : services.clock_ns() + int64_t{options.join_timeout_ms} * 1'000'000;
-  const Meeting meeting{services, call, options, deadline};
+  const int64_t now = services.clock_ns();
+  const int64_t deadline = options.join_timeout_ms < 0 ? std::numeric_limits<int64_t>::max()
+                                                       : now + int64_t{options.join_timeout_ms} * 1'000'000;
+  const Meeting meeting{services, call, options, now, deadline};
   std::shared_ptr<Segment> segment;
   end = provider.meet(meeting, &segment);
   if (end.ok()) end = check(*segment, options);

@@ -16,6 +16,7 @@
 #include "layout.hpp"
 #include "outcome.hpp"
 #include "provider.hpp"
+#include "staging.hpp"
 #include "wait.hpp"
 #include "words.hpp"
 
@@ -26,6 +27,7 @@ struct Operation {
   Post post = Post::NONE;
   uint8_t phase = 0;  ///< of an all-reduce of two sequences
   tpfsdp_backend_op op{};
+  int64_t elements = 0;       ///< that move, of the kinds without pieces
   uint64_t exposed_upto = 0;  ///< last sequence up to this one that shows peers memory outside the record
   uint64_t ended = 0;         ///< the sequence whose failure `outcome` is, 0: none
   Outcome outcome{};
@@ -54,7 +56,8 @@ struct Comm {
   uint64_t step = 0;     ///< equals the lane's word
   uint64_t decided = 0;  ///< sequence whose verdict the running call has found to be OK, 0: none
   uint32_t epoch = 0;
-  uint64_t half_reduced = 0;    ///< first sequence of an all-reduce whose second is not posted yet, 0: none
+  uint64_t half_reduced = 0;  ///< first sequence of an all-reduce whose second is not posted yet, 0: none
+  Staging staging;
   uint64_t caller_exposed = 0;  ///< last sequence that shows peers the caller's own memory
   uint64_t withdrawn = 0;       ///< equals the lane's word
   uint64_t failed_at = 0;       ///< sequence of this rank's last ERR

@@ -135,6 +135,8 @@ void post_failure(Comm &comm, tpfsdp_status status, const char *message) {
 
 void give_up(Comm &comm) {
   comm.half_reduced = 0;
+  comm.staging.window = 0;
+  comm.staging.half_done = 0;
   withdraw(comm);
   if (comm.done == comm.posted) return;
   const bool own = comm.failed_at > comm.done;

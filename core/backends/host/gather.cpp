@@ -40,9 +40,10 @@ Outcome gather(Comm &comm, tpfsdp_backend_call *call, uint64_t sequence, Moving 
 
 Outcome broadcast(Comm &comm, tpfsdp_backend_call *call, uint64_t sequence, Moving *moving) {
   const tpfsdp_backend_op &op = comm.operation(sequence).op;
+  const int64_t elements = comm.operation(sequence).elements;
   const bool in_place = op.source == comm.rank && op.output == op.input;
-  if (op.output == nullptr || op.element_count == 0 || in_place) return {};
-  const Part part{op.source, 0, comm.services.dtype_bytes(op.dtype, op.element_count)};
+  if (op.output == nullptr || elements == 0 || in_place) return {};
+  const Part part{op.source, 0, comm.services.dtype_bytes(op.dtype, elements)};
   const std::byte *source = source_of(comm, sequence, part);
   if (source == nullptr) return outside(comm, call, sequence, part, -1);
   copy(comm, static_cast<std::byte *>(op.output), source, part.bytes, moving);
@@ -55,8 +56,7 @@ Outcome gather_slices(Comm &comm, tpfsdp_backend_call *call, uint64_t sequence, 
   invariant(
       comm, [&] { return done_by_all(comm.layout, comm.rank, comm.world_size) >= sequence - 1; }, "SOURCE_STABLE");
   for (int32_t rank = 0; rank < comm.world_size; ++rank) {
-    if (rank == comm.rank) continue;
-    const auto [begin, end] = slice_of(comm, op.element_count, rank);
+    const auto [begin, end] = slice_of(comm, comm.operation(sequence).elements, rank);
     if (begin == end) continue;
     const int64_t offset = comm.services.dtype_bytes(op.output_dtype, begin);
     const Part part{rank, offset, comm.services.dtype_bytes(op.output_dtype, end - begin)};

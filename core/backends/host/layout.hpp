@@ -62,8 +62,6 @@ struct alignas(PAGE_BYTES) Lane {
   alignas(LINE_BYTES) Word moving;  ///< sequence whose bytes this rank moves now, 0: none
   Word chunk;                       ///< counts while it moves
   Bell life;
-  uint32_t process;
-  uint64_t process_start;
   alignas(LINE_BYTES) Word released[RELEASE_WORDS];  ///< per common slot or mapped group
   alignas(LINE_BYTES) Word withdrawn;  ///< caller memory of sequences up to here must not be read any more
 };

@@ -15,6 +15,8 @@ namespace {
 
 constexpr int64_t MS = 1'000'000;
 constexpr int64_t ASK_NS = 100 * MS;
+/// A job that is stopped as a whole goes on rank by rank: whoever is stopped for longer is lost.
+constexpr int64_t STOPPED_NS = 500 * MS;
 constexpr int64_t FIRST_LOG_NS = 30'000 * MS;
 constexpr int32_t LOG_WARNING = 3;
 
@@ -34,19 +36,32 @@ std::string seconds(int64_t ns) {
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
 }
 
+/// The peer was seen stopped through enough looks. A long pause between two looks says that this rank was, too.
+bool is_stopped_for_good(Patience &patience, int32_t peer, int64_t now, int64_t passed) {
+  if (patience.stopped == -1 || passed >= STOPPED_NS / 2) {
+    patience.stopped = peer;
+    patience.stopped_ns = now;
+  }
+  return patience.stopped == peer && now - patience.stopped_ns >= STOPPED_NS;
+}
+
 /// A rank that cannot act any more, and whose word is still missing at a last look.
-Outcome find_dead(Comm &comm, const Awaiting &awaiting, int32_t from) {
+Outcome find_dead(Comm &comm, const Awaiting &awaiting, int32_t from, int64_t now, int64_t passed) {
   for (int32_t peer = from; peer < comm.world_size; ++peer) {
     if (peer == comm.rank || there(comm, awaiting, peer, Look::ACQUIRE)) continue;
     const Lane &lane = comm.layout.lane(peer);
     const auto life = static_cast<Life>(comm.words.see(lane.life, Look::ACQUIRE));
-    if (comm.segment->alive(lane, life)) continue;
+    const Vital vital = comm.segment->look_at(peer, life);
+    if (vital == Vital::ALIVE && comm.patience.stopped == peer) comm.patience.stopped = -1;
+    if (vital == Vital::ALIVE) continue;
+    if (vital == Vital::STOPPED && !is_stopped_for_good(comm.patience, peer, now, passed)) continue;
 #if !defined(TPFSDP_MUTANT_NO_LAST_LOOK)
     if (there(comm, awaiting, peer, Look::LAST)) continue;
 #endif
-    return raise(comm, Outcome::error(TPFSDP_ERR_PEER_LOST, peer, awaiting.sequence,
-                                      "rank " + std::to_string(peer) + " is lost (" + name_of(life) + ") in " +
-                                          describe(comm, awaiting) + "; restart the group"));
+    return raise(comm,
+                 Outcome::error(TPFSDP_ERR_PEER_LOST, peer, awaiting.sequence,
+                                "rank " + std::to_string(peer) + " is lost (" + comm.segment->fate_of(peer, life) +
+                                    ") in " + describe(comm, awaiting) + "; restart the group"));
   }
   return {};
 }
@@ -54,6 +69,14 @@ Outcome find_dead(Comm &comm, const Awaiting &awaiting, int32_t from) {
 Outcome timed_out(Comm &comm, const Awaiting &awaiting, int32_t peer, std::string text) {
   if (there(comm, awaiting, peer, Look::LAST)) return {};
   return raise(comm, Outcome::error(TPFSDP_ERR_TIMEOUT, peer, awaiting.sequence, std::move(text)));
+}
+
+/// An interrupt of these waits is no failure: peers hear of nothing.
+bool can_be_called_again(const Comm &comm, const Awaiting &awaiting) {
+  if (awaiting.target == Target::STEP) return true;
+  if (awaiting.target != Target::RECORD) return false;
+  const Post post = comm.layout.record(comm.rank, awaiting.sequence).body.post;
+  return post == Post::RESET || post == Post::CLOSE;
 }
 
 /// PENDING: neither clock is over.
@@ -102,7 +125,7 @@ Outcome slow_look(Comm &comm, const Awaiting &awaiting, int32_t peer) {
   const int64_t now = comm.services.clock_ns();
   const int64_t passed = now - std::exchange(patience.slow_ns, now);
 
-  Outcome end = find_dead(comm, awaiting, peer);
+  Outcome end = find_dead(comm, awaiting, peer, now, passed);
   if (end.ok()) end = clocks(comm, awaiting, peer, now, passed);
   if (end.status != TPFSDP_PENDING) return end;
 
@@ -117,9 +140,10 @@ Outcome slow_look(Comm &comm, const Awaiting &awaiting, int32_t peer) {
     patience.asked_ns = now;
     const char *operation = name_of(comm, awaiting);
     if (comm.services.poll_interrupt(awaiting.call, operation, unit_of(comm, awaiting), waited) < 0)
-      return Outcome::error(TPFSDP_ERR_CANCELLED, comm.rank, awaiting.sequence,
-                            "interrupted in " + describe(comm, awaiting) +
-                                "; missing: " + missing(comm, awaiting, peer) + "; reset on every rank, then go on");
+      return Outcome::error(
+          TPFSDP_ERR_CANCELLED, comm.rank, awaiting.sequence,
+          "interrupted in " + describe(comm, awaiting) + "; missing: " + missing(comm, awaiting, peer) +
+              (can_be_called_again(comm, awaiting) ? "; call it again" : "; reset on every rank, then go on"));
   }
   return Outcome::pending();
 }

@@ -4,15 +4,14 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <new>
 #include <string>
-#include <vector>
 
 #include "provider.hpp"
+#include "text.hpp"
 
 namespace tpfsdp::host {
 
@@ -29,81 +28,42 @@ class Heap final : public Segment {
     if (pages_ == nullptr) throw std::bad_alloc();
     // Not the texts: a record says how far they are written.
     std::memset(pages_, 0, Layout::word_bytes(options.world_size));
-    FrontPage &front = *new (pages_) FrontPage{};
-    for (int32_t rank = 0; rank < options.world_size; ++rank)
-      new (&Layout(pages_, options.world_size).lane(rank)) Lane{};
-    front.magic = LAYOUT_MAGIC;
-    front.version = LAYOUT_VERSION;
-    front.world_size = static_cast<uint32_t>(options.world_size);
-    front.records = RECORDS;
-    front.release_words = RELEASE_WORDS;
-    front.session = std::hash<std::string>()(options.name);
+    format_pages(pages_, options.world_size, options.name);
   }
   ~Heap() override {
-    for (const Memory &memory : kept_) free(memory);
+    for (const Memory &memory : take_kept()) give_back(memory);
     services_.deallocate(pages_);
   }
-  Heap(const Heap &) = delete;
-  Heap &operator=(const Heap &) = delete;
 
   std::byte *pages() const override { return pages_; }
 
-  Outcome allocate(size_t bytes, Memory *out) override {
+  Place place_of(const Memory *, const void *data) const override { return {0, reinterpret_cast<uint64_t>(data)}; }
+  const std::byte *find(int32_t, const Place &place, uint64_t) override {
+    return reinterpret_cast<const std::byte *>(place.offset);
+  }
+  /// A thread cannot die without its scope guard's word.
+  Vital look_at(int32_t, Life life) const override {
+    return life == Life::ALIVE || life == Life::UNBORN ? Vital::ALIVE : Vital::GONE;
+  }
+  std::string fate_of(int32_t, Life life) const override { return name_of(life); }
+
+ private:
+  Outcome obtain(size_t bytes, Memory *out) override {
     const size_t size = whole_pages(bytes);
-    {
-      // A destructor cannot make room for what it must keep.
-      const std::lock_guard<std::mutex> lock(mutex_);
-      kept_.reserve(kept_.size() + static_cast<size_t>(++regions_));
-    }
     auto *data = static_cast<std::byte *>(services_.allocate(static_cast<int64_t>(size), PAGE_BYTES));
-    if (data == nullptr) {
-      --regions_;
+    if (data == nullptr)
       return Outcome::error(TPFSDP_ERR_OUT_OF_MEMORY, "no memory for a region of " + std::to_string(size) + " bytes");
-    }
     std::memset(data, 0, size);
     *out = {data, size, 0, 0, 0};
     return {};
   }
-
-  Outcome protect(const Memory &memory, bool read_only) override {
-    if (mprotect(memory.data, memory.bytes, read_only ? PROT_READ : PROT_READ | PROT_WRITE) == 0) return {};
-    return Outcome::error(TPFSDP_ERR_OUT_OF_MEMORY, "a region cannot be protected: too many mappings");
-  }
-
-  void free(const Memory &memory) noexcept override {
+  void give_back(const Memory &memory) noexcept override {
     mprotect(memory.data, memory.bytes, PROT_READ | PROT_WRITE);
     services_.deallocate(memory.data);
-    --regions_;
   }
 
-  void keep(const Memory &memory) noexcept override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    kept_.push_back(memory);
-  }
-
-  void sweep(int32_t owner, uint64_t passed) noexcept override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto over = [&](const Memory &memory) { return memory.owner == owner && memory.exposed <= passed; };
-    for (const Memory &memory : kept_)
-      if (over(memory)) free(memory);
-    kept_.erase(std::remove_if(kept_.begin(), kept_.end(), over), kept_.end());
-  }
-
-  std::pair<uint64_t, uint64_t> place_of(const Memory *, const void *data) const override {
-    return {0, reinterpret_cast<uint64_t>(data)};
-  }
-  const std::byte *find(int32_t, uint64_t, uint64_t place) const override {
-    return reinterpret_cast<const std::byte *>(place);
-  }
-  /// A thread cannot die without its scope guard's word.
-  bool alive(const Lane &, Life life) const override { return life == Life::ALIVE || life == Life::UNBORN; }
-
- private:
   const tpfsdp_backend_services services_;
   std::byte *const pages_;
-  std::mutex mutex_;
-  std::atomic<int64_t> regions_{0};  ///< allocated and not freed
-  std::vector<Memory> kept_;
 };
 
 /// Where ranks find the heap that rank 0 made: by a number in the store, so that a rank that comes too late finds
@@ -147,10 +107,11 @@ class Threads final : public Provider {
   const char *name() const override { return "threads"; }
   uint64_t capabilities() const override {
     return TPFSDP_BACKEND_CAN_READ_PEERS | TPFSDP_BACKEND_CAN_CHECK_FINGERPRINT | TPFSDP_BACKEND_CAN_ADD_IN_RANK_ORDER |
-           TPFSDP_BACKEND_CAN_USE_THREADS;
+           TPFSDP_BACKEND_CAN_USE_THREADS | TPFSDP_BACKEND_CAN_READ_CALLER;
   }
   int32_t probe(char *, int64_t) const override { return 1; }
   bool private_futex() const override { return true; }
+  bool reads_caller_memory() const override { return true; }
 
   Outcome meet(const Meeting &meeting, std::shared_ptr<Segment> *out) const override {
     const tpfsdp_backend_comm_options &options = meeting.options;

@@ -68,10 +68,9 @@ Record::Body body_of(const tpfsdp_backend_op &op, uint8_t phase, uint32_t epoch)
   return body;
 }
 
-void show(Record::Body *body, std::byte *data, const tpfsdp_backend_op &op, uint64_t region, uint64_t place,
-          uint64_t bytes) {
-  body->region = region;
-  body->place = place;
+void show(Record::Body *body, std::byte *data, const tpfsdp_backend_op &op, const Place &place, uint64_t bytes) {
+  body->region = place.region;
+  body->place = place.offset;
   const Shown shown{{op.element_count, op.counts_length, op.divisor}, bytes};
   std::memcpy(data, &shown, sizeof shown);
 }

@@ -9,6 +9,7 @@
 #include <tpfsdp/backend.h>
 
 #include "layout.hpp"
+#include "segment.hpp"
 
 namespace tpfsdp::host {
 
@@ -28,9 +29,8 @@ struct ResetNote {
 
 /// The body of op's record, without place and data.
 Record::Body body_of(const tpfsdp_backend_op &op, uint8_t phase, uint32_t epoch);
-/// Tells peers that `bytes` of data lie at (region, place).
-void show(Record::Body *body, std::byte *data, const tpfsdp_backend_op &op, uint64_t region, uint64_t place,
-          uint64_t bytes);
+/// Tells peers that `bytes` of data lie at `place`.
+void show(Record::Body *body, std::byte *data, const tpfsdp_backend_op &op, const Place &place, uint64_t bytes);
 /// Puts the data into the record: `bytes` of it, at most INLINE_BYTES.
 void put_inline(Record::Body *body, std::byte *data, const tpfsdp_backend_op &op, const void *source, size_t bytes);
 

@@ -67,8 +67,8 @@ Outcome reduce_scatter(Comm &comm, tpfsdp_backend_call *call, uint64_t sequence,
 
 Outcome all_reduce(Comm &comm, tpfsdp_backend_call *call, uint64_t sequence, Moving *moving) {
   const tpfsdp_backend_op &op = comm.operation(sequence).op;
-  std::pair<int64_t, int64_t> slice{0, op.element_count};
-  if (comm.operation(sequence).phase == 1) slice = slice_of(comm, op.element_count, comm.rank);
+  std::pair<int64_t, int64_t> slice{0, comm.operation(sequence).elements};
+  if (comm.operation(sequence).phase == 1) slice = slice_of(comm, slice.second, comm.rank);
   std::byte *target = static_cast<std::byte *>(op.output) + comm.services.dtype_bytes(op.output_dtype, slice.first);
   return reduce(comm, call, sequence, {-1, slice.first, slice.second - slice.first, target, false}, moving);
 }

@@ -72,13 +72,20 @@ const std::byte *source_of(const Comm &comm, uint64_t sequence, const Part &part
   const auto shown = static_cast<int64_t>(shown_bytes(record));
   if (part.offset < 0 || part.bytes < 0 || part.offset > shown || part.bytes > shown - part.offset) return nullptr;
   if ((record.body.flags & FLAG_INLINE) != 0) return record.data + part.offset;
-  const std::byte *start = part.rank == comm.rank
-                               ? static_cast<const std::byte *>(comm.operation(sequence).op.input)
-                               : comm.segment->find(part.rank, record.body.region, record.body.place);
+  const std::byte *start =
+      part.rank == comm.rank
+          ? static_cast<const std::byte *>(comm.operation(sequence).op.input)
+          : comm.segment->find(part.rank, {record.body.region, record.body.place}, static_cast<uint64_t>(shown));
   return start == nullptr ? nullptr : start + part.offset;
 }
 
 Outcome outside(const Comm &comm, tpfsdp_backend_call *call, uint64_t sequence, const Part &part, int64_t piece) {
+  if (part.rank != comm.rank && !comm.segment->is_reachable(part.rank))
+    return Outcome::error(TPFSDP_ERR_BACKEND, comm.rank, sequence,
+                          "rank " + std::to_string(comm.rank) +
+                              " closed the descriptors of this library's shared memory, and cannot read rank " +
+                              std::to_string(part.rank) + " in " + describe(comm, call, sequence) +
+                              "; leave descriptors alone that the program did not open, and restart the group");
   return Outcome::error(TPFSDP_ERR_INVALID_ARGUMENT, comm.rank, sequence,
                         (piece < 0 ? std::string() : "piece " + std::to_string(piece) + " of ") +
                             describe(comm, call, sequence) + " on rank " + std::to_string(comm.rank) + " wants " +

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "submit.hpp"
 
-#include <algorithm>
 #include <string>
 
-#include "complete.hpp"
 #include "failure.hpp"
 #include "post.hpp"
-#include "record.hpp"
+#include "post_op.hpp"
 #include "region.hpp"
+#include "staging.hpp"
 #include "text.hpp"
 
 namespace tpfsdp::host {
@@ -81,103 +80,6 @@ Outcome check(const Comm &comm, const tpfsdp_backend_op &op) {
   return whole || op.kind == TPFSDP_BACKEND_KIND_BARRIER ? Outcome{} : check_pieces(comm, op);
 }
 
-/// Elements of this rank's input that peers may read; -1: cannot be told.
-int64_t shown_elements(const Comm &comm, const tpfsdp_backend_op &op) {
-  switch (op.kind) {
-    case TPFSDP_BACKEND_KIND_ALL_GATHER: {
-      int64_t elements = -1;
-      for (int64_t i = 0; i < op.piece_count; ++i)
-        if (op.pieces[i].rank == comm.rank)
-          elements = std::max(elements, op.pieces[i].source_offset + op.pieces[i].count);
-      return op.input == nullptr ? 0 : elements;
-    }
-    case TPFSDP_BACKEND_KIND_BROADCAST: return op.source == comm.rank ? op.element_count : 0;
-    case TPFSDP_BACKEND_KIND_BARRIER: return 0;
-    // In a region parts may start at alignment bounds, so the count does not tell where the input ends.
-    case TPFSDP_BACKEND_KIND_REDUCE_SCATTER: return op.input_region == nullptr ? op.element_count : -1;
-    default: return op.element_count;
-  }
-}
-
-/// How far peers may read from `source`: to the end of its region, or of what the caller says it has.
-uint64_t room_for_peers(const Comm &comm, const tpfsdp_backend_op &op, const Memory *region, const void *source,
-                        int64_t bytes) {
-  if (region != nullptr)
-    return static_cast<uint64_t>(region->data + region->bytes - static_cast<const std::byte *>(source));
-  if (bytes >= 0) return static_cast<uint64_t>(bytes);
-  return op.input_region != nullptr ? 0 : static_cast<uint64_t>(comm.services.dtype_bytes(op.dtype, op.element_count));
-}
-
-/// Posts one sequence of op whose data is `source`.
-uint64_t post_op(Comm &comm, const tpfsdp_backend_op &op, uint8_t phase, const void *source) {
-  Record::Body body = body_of(op, phase, comm.epoch);
-  alignas(8) std::byte data[INLINE_BYTES]{};
-  const int64_t elements = shown_elements(comm, op);
-  const tpfsdp_dtype dtype = phase == 2 ? op.output_dtype : op.dtype;
-  const int64_t bytes = elements <= 0 ? elements : comm.services.dtype_bytes(dtype, elements);
-  const bool travels =
-      phase == 0 && op.kind != TPFSDP_BACKEND_KIND_BARRIER && bytes >= 0 && bytes <= static_cast<int64_t>(INLINE_BYTES);
-  const bool shows = !travels && source != nullptr;
-  Memory *region = shows ? memory_of(op.input_region, source) : nullptr;
-  if (travels) {
-    put_inline(&body, data, op, source, static_cast<size_t>(bytes));
-  } else if (shows) {
-    const auto [where, place] = comm.segment->place_of(region, source);
-    show(&body, data, op, where, place, room_for_peers(comm, op, region, source, bytes));
-  } else {
-    show(&body, data, op, 0, 0, 0);
-  }
-  const uint64_t sequence = comm.posted + 1;
-  Operation &operation = comm.operation(sequence);
-  operation.op = op;
-  operation.op.input = source;
-  if (shows) {
-    if (region != nullptr) region->exposed = sequence;
-    if (region == nullptr) {
-      body.flags |= FLAG_CALLER_MEMORY;
-      comm.caller_exposed = sequence;
-    }
-  }
-  post(comm, body, data);
-  if (shows) operation.exposed_upto = sequence;
-  return sequence;
-}
-
-/// At most IN_FLIGHT sequences of which this rank has not seen all records.
-Outcome make_room(Comm &comm, tpfsdp_backend_call *call, bool may_wait) {
-  if (comm.posted - comm.done >= IN_FLIGHT) {
-    Outcome end = complete(comm, call, comm.done + 1, may_wait);
-    if (!end.ok()) return end;
-  }
-  if (comm.posted - comm.read < IN_FLIGHT) return {};
-  catch_up(comm);
-  while (comm.posted - comm.read >= IN_FLIGHT) {
-    Outcome end = await(comm, {Target::RECORD, comm.read + 1, false, call, may_wait});
-    if (!end.ok()) return end;
-    ++comm.read;
-  }
-  return {};
-}
-
-/// Above INLINE_BYTES: slice r is reduced by rank r in the first sequence, and gathered from there in the second.
-Outcome submit_all_reduce(Comm &comm, tpfsdp_backend_call *call, const tpfsdp_backend_op &op, bool may_wait,
-                          uint64_t *out_sequence) {
-  if (comm.half_reduced == 0) {
-    Outcome end = make_room(comm, call, may_wait);
-    if (!end.ok()) return end;
-    comm.half_reduced = post_op(comm, op, 1, op.input);
-  }
-  Outcome end = complete(comm, call, comm.half_reduced, may_wait);
-  // A first half that is over everywhere is not gone on with; one that is not, is.
-  if (!end.ok()) {
-    if (comm.done >= comm.half_reduced) comm.half_reduced = 0;
-    return end;
-  }
-  comm.half_reduced = 0;
-  *out_sequence = post_op(comm, op, 2, op.output);
-  return {};
-}
-
 }  // namespace
 
 Outcome submit(Comm &comm, tpfsdp_backend_call *call, const tpfsdp_backend_op &op, bool may_wait,
@@ -189,16 +91,15 @@ Outcome submit(Comm &comm, tpfsdp_backend_call *call, const tpfsdp_backend_op &o
   if (last_post_unread(comm, Post::RESET) || last_post_unread(comm, Post::CLOSE) || comm.closed)
     return Outcome::error(TPFSDP_ERR_STATE, comm.rank, comm.posted,
                           describe(comm, call, comm.posted) + " has not ended; wait for it first");
-  if (comm.half_reduced != 0 && op.kind != TPFSDP_BACKEND_KIND_ALL_REDUCE)
-    return Outcome::error(TPFSDP_ERR_STATE, comm.rank, comm.half_reduced,
-                          describe(comm, call, comm.half_reduced) + " is half done; submit it again, or give it up");
-  const bool large = op.kind == TPFSDP_BACKEND_KIND_ALL_REDUCE &&
-                     comm.services.dtype_bytes(op.dtype, op.element_count) > static_cast<int64_t>(INLINE_BYTES);
-  if (large) return submit_all_reduce(comm, call, op, may_wait, out_sequence);
+  if (const uint64_t half = comm.half_reduced != 0 ? comm.half_reduced : comm.staging.half_done; half != 0)
+    if (comm.operation(half).op.kind != op.kind)
+      return Outcome::error(TPFSDP_ERR_STATE, comm.rank, half,
+                            describe(comm, call, half) + " is half done; submit it again, or give it up");
+  if (is_staged(comm, op)) return submit_staged(comm, call, op, may_wait, out_sequence);
+  if (is_in_halves(comm, op)) return post_halves(comm, call, whole_of(op), op.output, may_wait, out_sequence);
   end = make_room(comm, call, may_wait);
-  if (!end.ok()) return end;
-  *out_sequence = post_op(comm, op, 0, op.input);
-  return {};
+  if (end.ok()) *out_sequence = post_op(comm, whole_of(op));
+  return end;
 }
 
 }  // namespace tpfsdp::host

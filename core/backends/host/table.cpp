@@ -68,13 +68,14 @@ void quietly(Body body) noexcept {
   }
 }
 
+template <const Provider &(*provider)()>
 tpfsdp_status comm_create(tpfsdp_backend_call *call, const tpfsdp_backend_comm_options *options,
                           tpfsdp_backend_comm **out_comm) {
   const tpfsdp_backend_services services = lent.get();
   return guarded(services, call, [&] {
     if (options->struct_size < sizeof *options) return Outcome::error(TPFSDP_ERR_ABI, "options of an older library");
     Comm *comm = nullptr;
-    Outcome end = create(services, threads_provider(), call, *options, nullptr, &comm);
+    Outcome end = create(services, provider(), call, *options, nullptr, &comm);
     if (end.ok()) *out_comm = reinterpret_cast<tpfsdp_backend_comm *>(comm);
     return end;
   });
@@ -179,26 +180,25 @@ tpfsdp_status region_protect(tpfsdp_backend_call *call, tpfsdp_backend_region *r
 
 void region_destroy(tpfsdp_backend_region *region) { destroy(reinterpret_cast<Region *>(region)); }
 
-int32_t probe(char *reason, int64_t reason_bytes) { return threads_provider().probe(reason, reason_bytes); }
+template <const Provider &(*provider)()>
+int32_t probe(char *reason, int64_t reason_bytes) {
+  return provider().probe(reason, reason_bytes);
+}
 
-}  // namespace
-
-}  // namespace tpfsdp::host
-
-tpfsdp_status tpfsdp_backend_threads_entry(const tpfsdp_backend_services *services, tpfsdp_backend_table *out_table) {
-  using namespace tpfsdp::host;
+template <const Provider &(*provider)()>
+tpfsdp_status fill(const tpfsdp_backend_services *services, tpfsdp_backend_table *out_table) {
   if (services->head.major != TPFSDP_BACKEND_ABI_MAJOR || out_table->head.major != TPFSDP_BACKEND_ABI_MAJOR ||
       services->head.struct_size < sizeof *services || out_table->head.struct_size < sizeof *out_table)
     return TPFSDP_ERR_ABI;
   lent.set(*services);
   const tpfsdp_backend_head head = out_table->head;
   *out_table = {head,
-                threads_provider().name(),
+                provider().name(),
                 VERSION,
                 "Apache-2.0",
-                threads_provider().capabilities(),
-                probe,
-                comm_create,
+                provider().capabilities(),
+                probe<provider>,
+                comm_create<provider>,
                 comm_shutdown,
                 comm_abort,
                 comm_check,
@@ -217,4 +217,16 @@ tpfsdp_status tpfsdp_backend_threads_entry(const tpfsdp_backend_services *servic
                 region_protect,
                 region_destroy};
   return TPFSDP_OK;
+}
+
+}  // namespace
+
+}  // namespace tpfsdp::host
+
+tpfsdp_status tpfsdp_backend_threads_entry(const tpfsdp_backend_services *services, tpfsdp_backend_table *out_table) {
+  return tpfsdp::host::fill<tpfsdp::host::threads_provider>(services, out_table);
+}
+
+tpfsdp_status tpfsdp_backend_shm_entry(const tpfsdp_backend_services *services, tpfsdp_backend_table *out_table) {
+  return tpfsdp::host::fill<tpfsdp::host::shm_provider>(services, out_table);
 }

@@ -46,6 +46,8 @@ struct Patience {
   uint64_t moving = 0;      ///< what the cursor's peer moved then
   uint64_t chunk = 0;
   int64_t moved_ns = 0;  ///< when that changed
+  int32_t stopped = -1;  ///< a peer that was seen stopped
+  int64_t stopped_ns = 0;
 };
 
 /// OK when the word of every peer is there; else what ended the wait.

@@ -17,7 +17,8 @@ bool reads(const Comm &comm, int32_t peer, uint64_t sequence) {
   const Lane &lane = comm.layout.lane(peer);
   const uint64_t moving = comm.words.see(lane.moving, Look::LAST, sequence);
   if (moving == 0 || moving > sequence) return false;
-  return comm.segment->alive(lane, static_cast<Life>(comm.words.see(lane.life, Look::ACQUIRE)));
+  const auto life = static_cast<Life>(comm.words.see(lane.life, Look::ACQUIRE));
+  return comm.segment->look_at(peer, life) != Vital::GONE;
 }
 
 }  // namespace

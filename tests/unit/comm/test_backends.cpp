@@ -75,13 +75,19 @@ TEST(Backends, BadTablesAreRefusedWithTheReason) {
                        "it cannot run here: no wire"));
 }
 
+TEST(Backends, RanksDecideWhichCanJoinThem) {
+  EXPECT_STREQ(choose_backend("", TPFSDP_BACKEND_CAN_USE_THREADS).table->name, "threads");
+  EXPECT_STREQ(choose_backend("", TPFSDP_BACKEND_CAN_USE_PROCESSES).table->name, "shm");
+}
+
 TEST(Backends, NoneIsUnavailableWithEveryReason) {
   try {
-    choose_backend("", TPFSDP_BACKEND_CAN_USE_PROCESSES);
+    choose_backend("", TPFSDP_BACKEND_CAN_USE_PROCESSES | TPFSDP_BACKEND_CAN_USE_THREADS);
     FAIL();
   } catch (const Failure &failure) {
     EXPECT_EQ(failure.status(), TPFSDP_ERR_BACKEND_UNAVAILABLE);
     EXPECT_TRUE(contains(failure.what(), "threads (built in): refused, it cannot join ranks that are processes"));
+    EXPECT_TRUE(contains(failure.what(), "shm (built in): refused, it cannot join ranks that are threads"));
   }
 }
 

@@ -98,23 +98,32 @@ TEST_F(Launching, WorldOfOneWhereNothingElseIsSaid) {
 
 TEST_F(Launching, WorldOfOneInALaunchOfSeveralIsState) {
   set("OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "4");
-  for (const JoinOptions &options : {JoinOptions{}, with(0, 1, "")}) {
-    const Refusal refused = refusal([&] { join(options); });
-    EXPECT_EQ(refused.status, TPFSDP_ERR_STATE);
-    EXPECT_TRUE(contains(refused, "launched as rank 1 of 4")) << refused.text;
-    EXPECT_TRUE(contains(refused, "but no group was joined")) << refused.text;
-    EXPECT_TRUE(contains(refused, "local:NAME")) << refused.text;
-  }
+  const Refusal refused = refusal([] { join(with(0, 1, "")); });
+  EXPECT_EQ(refused.status, TPFSDP_ERR_STATE);
+  EXPECT_TRUE(contains(refused, "launched as rank 1 of 4")) << refused.text;
+  EXPECT_TRUE(contains(refused, "but no group was joined")) << refused.text;
+  EXPECT_TRUE(contains(refused, "local:NAME")) << refused.text;
   // A store of its own is a join of its own.
   EXPECT_EQ(join(with(0, 1, "local:own"))->rank().world_size(), 1);
 }
 
-TEST_F(Launching, ProcessesNeedABackendThatIsNotThere) {
+TEST_F(Launching, RanksThatCannotMeetAreTold) {
+  set("RANK", "1", "WORLD_SIZE", "4");
+  for (const JoinOptions &options : {JoinOptions{}, with(0, 0, "env"), with(1, 4, "env")}) {
+    const Refusal refused = refusal([&] { join(options); });
+    EXPECT_EQ(refused.status, TPFSDP_ERR_INVALID_ARGUMENT);
+    EXPECT_TRUE(contains(refused, "launched as rank 1 of 4 (RANK and WORLD_SIZE)")) << refused.text;
+    EXPECT_TRUE(contains(refused, "set TPFSDP_STORE=file:DIR")) << refused.text;
+  }
+  EXPECT_TRUE(contains(refusal([] { join(with(2, 4, "env")); }), "RANK and WORLD_SIZE say rank 1 of 4"));
+}
+
+TEST_F(Launching, ProcessesNeedABackendForProcesses) {
   set("PMI_RANK", "2", "PMI_SIZE", "3");
-  const Refusal refused = refusal([] { join(with(0, 0, "env")); });
+  JoinOptions options;
+  options.backend = "threads";
+  const Refusal refused = refusal([&] { join(options); });
   EXPECT_EQ(refused.status, TPFSDP_ERR_BACKEND_UNAVAILABLE);
-  EXPECT_TRUE(contains(refused, "launched as rank 2 of 3")) << refused.text;
-  EXPECT_TRUE(contains(refused, "run_ranks")) << refused.text;
   EXPECT_TRUE(contains(refused, "threads (built in): refused, it cannot join ranks that are processes"))
       << refused.text;
 }
@@ -128,7 +137,7 @@ TEST_F(Launching, BadOptionsAreRefused) {
   EXPECT_TRUE(contains(refusal([] { join(with(0, 2, "env")); }), "no launch variable is set"));
   EXPECT_TRUE(contains(refusal([] { join(with(0, 0, "local:a")); }), "world_size is not given"));
   EXPECT_TRUE(contains(refusal([] { join(with(0, 2, "local:")); }), "local:NAME"));
-  EXPECT_TRUE(contains(refusal([] { join(with(0, 2, "tcp:host:1")); }), "store is \"tcp:host:1\""));
+  EXPECT_TRUE(contains(refusal([] { join(with(0, 2, "udp:host:1")); }), "store is \"udp:host:1\""));
   JoinOptions options;
   options.rank.arrival_timeout_ms = -2;
   EXPECT_TRUE(contains(refusal([&] { join(options); }), "arrival_timeout_ms is -2"));

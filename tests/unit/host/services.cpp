@@ -8,6 +8,7 @@
 #include <cstring>
 
 extern "C" tpfsdp_status tpfsdp_backend_threads_entry(const tpfsdp_backend_services *, tpfsdp_backend_table *);
+extern "C" tpfsdp_status tpfsdp_backend_shm_entry(const tpfsdp_backend_services *, tpfsdp_backend_table *);
 
 namespace host_test {
 
@@ -182,11 +183,16 @@ const tpfsdp_backend_services &services() {
   return lent;
 }
 
+bool uses_shm() {
+  const char *provider = std::getenv("TPFSDP_HOST_PROVIDER");
+  return provider != nullptr && std::strcmp(provider, "shm") == 0;
+}
+
 const tpfsdp_backend_table &table() {
   static const tpfsdp_backend_table filled = [] {
     tpfsdp_backend_table t{};
     t.head = {sizeof t, TPFSDP_BACKEND_ABI_MAJOR, TPFSDP_BACKEND_ABI_MINOR};
-    tpfsdp_backend_threads_entry(&services(), &t);
+    (uses_shm() ? tpfsdp_backend_shm_entry : tpfsdp_backend_threads_entry)(&services(), &t);
     return t;
   }();
   return filled;

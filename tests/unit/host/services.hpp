@@ -63,7 +63,9 @@ Heap &heap();
 
 const tpfsdp_backend_services &services();
 /// The table of the backend under test, over services().
+/// Of the provider that the environment names in TPFSDP_HOST_PROVIDER: threads, or shm, whose ranks are threads here too.
 const tpfsdp_backend_table &table();
+bool uses_shm();
 
 }  // namespace host_test
 

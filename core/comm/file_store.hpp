@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// A store of processes that reach one directory, of this machine or a shared one: each key is a file. Nothing stays
+// open between calls.
+#pragma once
+
+#include "comm/store.hpp"
+
+namespace tpfsdp {
+
+// Makes the directory, and parents that are missing, with mode 0700. Throws INVALID_ARGUMENT for a directory that is a
+// symbolic link, another user's, or writable by others. Every call throws IO or OUT_OF_MEMORY (also where a disk is
+// full), and leaves nothing half written.
+std::shared_ptr<Store> open_file_store(const std::string &directory);
+
+// Removes the store's files and then the directory, when all ranks have done with it. Files of others stay, and with
+// them the directory.
+void remove_file_store(const std::string &directory) noexcept;
+
+}  // namespace tpfsdp
