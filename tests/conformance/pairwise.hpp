@@ -13,21 +13,6 @@ namespace pairwise {
 
 using Row = std::vector<int>;
 
-inline std::vector<Row> full(const std::vector<int> &sizes) {
-  std::vector<Row> rows = {{}};
-  for (const int size : sizes) {
-    std::vector<Row> longer;
-    for (const Row &row : rows) {
-      for (int value = 0; value < size; ++value) {
-        longer.push_back(row);
-        longer.back().push_back(value);
-      }
-    }
-    rows = std::move(longer);
-  }
-  return rows;
-}
-
 // Greedy: each row starts from a pair that is still open and takes, dimension by dimension, the value that closes most.
 inline std::vector<Row> cover(const std::vector<int> &sizes, uint32_t seed) {
   std::mt19937 random(seed);

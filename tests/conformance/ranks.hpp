@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks for tests through the C ABI: threads of the library (run_ranks) or of the host (a local store), and errors that
-// release themselves.
+// Ranks for tests through the C ABI: threads of the library (run_ranks) or of the host (a local store), or processes
+// instead of either; and errors that release themselves.
 #pragma once
+
+#include "support/processes.hpp"
 
 #include <gtest/gtest.h>
 #include <tpfsdp/tpfsdp.h>
@@ -59,9 +61,19 @@ inline tpfsdp_status call_body(void *user, const tpfsdp_rank_args *args) {
   return body({args->rank, args->world_size, args->context, group_of(args->context)});
 }
 
-// On threads of the library.
+inline tpfsdp_status run_processes(int32_t world, const Body &body, const tpfsdp_context_options &options,
+                                   processes::OnFailure on_failure) {
+  const auto run = [&](tpfsdp_context *context, int32_t rank) -> processes::Ending {
+    const tpfsdp_status status = body({rank, world, context, group_of(context)});
+    return {status, -1, "its function gave status " + std::to_string(status)};
+  };
+  return processes::run(world, options, run, on_failure).status;
+}
+
+// On threads of the library: a rank that fails aborts the others.
 inline tpfsdp_status run_library(int32_t world, const Body &body, tpfsdp_context_options options = {},
                                  tpfsdp_error **error = nullptr) {
+  if (ranks_are_processes()) return run_processes(world, body, options, processes::OnFailure::kAbort);
   options.struct_size = sizeof options;
   const tpfsdp_rank_callback callback = {call_body, const_cast<Body *>(&body), nullptr};
   return tpfsdp_context_run_ranks(world, &options, &callback, error);
@@ -69,6 +81,7 @@ inline tpfsdp_status run_library(int32_t world, const Body &body, tpfsdp_context
 
 // On threads of the host; contexts are released, and shut down before if the body gave OK.
 inline tpfsdp_status run_host(int32_t world, const Body &body, tpfsdp_context_options options = {}) {
+  if (ranks_are_processes()) return run_processes(world, body, options, processes::OnFailure::kLeave);
   static std::atomic<int> job{0};
   const std::string store = "local:test" + std::to_string(job++);
   std::atomic<tpfsdp_status> first{TPFSDP_OK};

@@ -4,8 +4,8 @@
 #include "conformance/pairwise.hpp"
 #include "conformance/ranks.hpp"
 #include "conformance/reference.hpp"
+#include "support/shared.hpp"
 
-#include <barrier>
 #include <cstdio>
 #include <cstdlib>
 
@@ -135,6 +135,12 @@ void expect_counts(const Case &c, const Rank &me) {
   EXPECT_EQ(counted.all_reduces, c.op == kAllReduce ? one : 0) << c.text();
   EXPECT_EQ(counted.other_collectives, c.op == kBroadcast ? one : 0) << c.text();
   EXPECT_EQ(counted.wire_bytes, expected_wire_bytes(c, me.rank)) << c.text() << " rank " << me.rank;
+  // Threads read each other's memory; processes only what is copied to where they can, unless it travels with the call.
+  const bool gives = c.world > 1 && (c.op != kBroadcast || me.rank == c.world - 1);
+  const int64_t given = gives ? c.bytes(input_count(c, me.rank)) : 0;
+  const int64_t copied = ranks_are_processes() && given > 64 ? given : 0;
+  EXPECT_EQ(counted.copies, copied > 0 ? 1 : 0) << c.text() << " rank " << me.rank;
+  EXPECT_EQ(counted.copied_bytes, copied) << c.text() << " rank " << me.rank;
 }
 
 // One run of one rank: memory, call, comparison.
@@ -255,11 +261,11 @@ void run_case(const Case &c) {
   SCOPED_TRACE(c.text());
   tpfsdp_context_options options = TPFSDP_INIT(tpfsdp_context_options);
   options.arrival_timeout_ms = c.end == kAbsent ? 200 : 60000;
-  std::atomic<int> ran{0};
+  const shared::Shared<std::atomic<int>> ran(0);
   std::vector<Bytes> inputs;
   for (int32_t rank = 0; rank < c.world; ++rank) inputs.push_back(input_of(c, rank));
   // Ranks meet here and not in the group: making and comparing data takes longer than a short arrival clock allows.
-  std::barrier meet(c.world);
+  shared::Meeting meet(c.world);
   const tpfsdp_status expected = expected_status(c);
   const ranks::Body body = [&](const Rank &me) -> tpfsdp_status {
     Execution execution(c, me, inputs);
@@ -275,13 +281,13 @@ void run_case(const Case &c) {
       EXPECT_NE(error.text().find(tpfsdp_tensor_dtype_name(c.dtype.dtype)), std::string::npos) << error.text();
       EXPECT_EQ(ranks::counters(me.context, true).wire_bytes, 0);
     }
-    ++ran;
+    ++*ran;
     meet.arrive_and_wait();
     return end_group(c, me);
   };
   const tpfsdp_status end =
       c.host_threads ? ranks::run_host(c.world, body, options) : ranks::run_library(c.world, body, options);
-  EXPECT_EQ(ran, c.world);
+  EXPECT_EQ(*ran, c.world);
   const bool ends_well = c.world == 1 || c.end == kShutdown;
   EXPECT_EQ(end, ends_well ? TPFSDP_OK : c.end == kAbort ? TPFSDP_ERR_ABORTED : TPFSDP_ERR_TIMEOUT);
 }
@@ -296,10 +302,13 @@ TEST(Collectives, MatrixOfOpDtypeWorldSizePlaceAndEnd) {
                                   2,
                                   kEnds};
   constexpr uint32_t kSeed = 20240607;
-  const char *full = std::getenv("TPFSDP_TEST_FULL");
-  const bool is_full = full && std::string(full) == "1";
-  const std::vector<pairwise::Row> rows = is_full ? pairwise::full(sizes) : pairwise::cover(sizes, kSeed);
-  std::printf("%zu cases, %s\n", rows.size(), is_full ? "all" : ("every pair, seed " + std::to_string(kSeed)).c_str());
+  const char *full = std::getenv("TPFSDP_TEST_SCALE");
+  const uint32_t covers = full && std::string(full) == "full" ? 25 : 1;
+  std::vector<pairwise::Row> rows;
+  for (uint32_t seed = kSeed; seed < kSeed + covers; ++seed) {
+    for (const pairwise::Row &row : pairwise::cover(sizes, seed)) rows.push_back(row);
+  }
+  std::printf("%zu cases, every pair %u times, seeds from %u\n", rows.size(), covers, kSeed);
   for (const pairwise::Row &row : rows) {
     Case c{kDone[static_cast<size_t>(row[0])].first,
            kDtypes[static_cast<size_t>(row[1])],

@@ -47,7 +47,7 @@ class FailsAt : public testing::TestWithParam<Failing> {};
 
 TEST_P(FailsAt, TheStepIsRepairedOnEveryRank) {
   const Failing failing = GetParam();
-  Values after;
+  chain::SharedValues after;
   Meeting meeting(failing.world);
   on_ranks(failing.world, [&](tpfsdp_context *context, int32_t rank) {
     chain::Chain model(context, rank);
@@ -76,10 +76,10 @@ TEST_P(FailsAt, TheStepIsRepairedOnEveryRank) {
     // No window was opened: the one that step 0 opened is the last that was closed.
     EXPECT_EQ(api::unit_info(model.root()).version, version + 1);
     for (int i = 1; i < 4; ++i) model.step(i);
-    Values full = model.full();
-    if (rank == 0) after = std::move(full);
+    const Values full = model.full();
+    if (rank == 0) after = full;
   });
-  EXPECT_EQ(after, chain::clean_run(failing.world, 4));
+  EXPECT_EQ(after.get(), chain::clean_run(failing.world, 4));
 }
 
 INSTANTIATE_TEST_SUITE_P(Points, FailsAt,

@@ -33,7 +33,7 @@ struct Grid {
 };
 
 Values run(int steps, const std::function<void(chain::Chain &, int32_t)> &trouble = {}) {
-  std::vector<Values> of_rank(4);
+  chain::SharedValues of_rank[4];
   on_ranks(4, [&](tpfsdp_context *context, int32_t rank) {
     const Grid grid(context);
     chain::Chain model(context, rank, grid.shape(2));
@@ -45,10 +45,13 @@ Values run(int steps, const std::function<void(chain::Chain &, int32_t)> &troubl
       model.expect_idle();
     }
     for (int i = 1; i < steps; ++i) model.step(i);
-    of_rank[static_cast<size_t>(rank)] = model.full();
+    of_rank[rank] = model.full();
   });
   Values all;
-  for (const Values &values : of_rank) all.insert(all.end(), values.begin(), values.end());
+  for (const chain::SharedValues &shared : of_rank) {
+    const Values values = shared.get();
+    all.insert(all.end(), values.begin(), values.end());
+  }
   return all;
 }
 

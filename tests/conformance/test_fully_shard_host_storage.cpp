@@ -171,14 +171,16 @@ TEST(HostStorage, ARefusedRequestIsRolledBackAndTold) {
 }
 
 TEST(HostStorage, LentMemoryGoesBackWhenTheTreeEnds) {
-  Lender lender;
-  on_ranks(1, [&](tpfsdp_context *context, int32_t rank) {
-    Lent host(context, rank, lender, 1);
-    API(tpfsdp_fsdp_module_unshard, host.model.block(0), nullptr);
-    EXPECT_EQ(lender.lent.size(), 2u);
+  on_ranks(1, [](tpfsdp_context *context, int32_t rank) {
+    Lender lender;
+    {
+      Lent host(context, rank, lender, 1);
+      API(tpfsdp_fsdp_module_unshard, host.model.block(0), nullptr);
+      EXPECT_EQ(lender.lent.size(), 2u);
+    }
+    EXPECT_TRUE(lender.lent.empty());
+    EXPECT_EQ(lender.dropped, 2);
   });
-  EXPECT_TRUE(lender.lent.empty());
-  EXPECT_EQ(lender.dropped, 2);
 }
 
 TEST(HostStorage, APinHoldsTheLentMemory) {

@@ -135,19 +135,20 @@ TEST(Init, B005_RanksWithEmptyShardsTakePartInEverything) {
 }
 
 TEST(Init, B014_EveryRankListsTheSameParameters) {
-  std::vector<std::vector<std::string>> names(4);
+  chain::SharedText names[4];
   on_ranks(4, [&](tpfsdp_context *context, int32_t rank) {
     chain::Chain model(context, rank, {.blocks = 1, .width = 3});
     std::vector<int64_t> ids;
-    names[static_cast<size_t>(rank)] = parameter_names(model.root(), &ids);
+    const std::vector<std::string> mine = parameter_names(model.root(), &ids);
+    names[rank] = testing::PrintToString(mine);
     EXPECT_TRUE(std::is_sorted(ids.begin(), ids.end()));
     std::vector<int64_t> again;
     API(tpfsdp_module_pre_forward, model.root());
-    EXPECT_EQ(parameter_names(model.root(), &again), names[static_cast<size_t>(rank)]);
+    EXPECT_EQ(parameter_names(model.root(), &again), mine);
     EXPECT_EQ(again, ids);
   });
-  for (const auto &of_rank : names)
-    EXPECT_EQ(of_rank, (std::vector<std::string>{"in.weight", "in.bias", "b0.weight", "b0.bias"}));
+  const std::vector<std::string> expected{"in.weight", "in.bias", "b0.weight", "b0.bias"};
+  for (const chain::SharedText &of_rank : names) EXPECT_EQ(of_rank.text(), testing::PrintToString(expected));
 }
 
 TEST(Init, fully_shard_is_root) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every allocation that the library makes on one rank, from building the tree to the end of the first step, fails once.
-// That rank hears OUT_OF_MEMORY, its peer REMOTE, nobody waits for ever, and after reset_iter_state on both training comes
-// to the same bits as if memory had never been short.
+// That rank hears OUT_OF_MEMORY, its peer REMOTE, nobody waits for ever, and after reset_iter_state on both training
+// comes to the same bits as if memory had never been short.
 #include "support/allocation.hpp"
 #include "support/chain.hpp"
 
@@ -31,7 +31,8 @@ bool went_well(int32_t rank, Attempt &&attempt) {
     EXPECT_EQ(error.status, rank == kShort ? TPFSDP_ERR_OUT_OF_MEMORY : TPFSDP_ERR_REMOTE) << error.what();
     if (rank != kShort) {
       EXPECT_EQ(error.rank, kShort) << error.what();
-      EXPECT_THAT(error.what(), testing::AnyOf(testing::HasSubstr("OUT_OF_MEMORY"), testing::HasSubstr("is resetting")));
+      EXPECT_THAT(error.what(),
+                  testing::AnyOf(testing::HasSubstr("OUT_OF_MEMORY"), testing::HasSubstr("is resetting")));
     }
     return false;
   }
@@ -39,7 +40,7 @@ bool went_well(int32_t rank, Attempt &&attempt) {
 
 // One run in which the allocation after `successes` others fails. False: there were not so many.
 bool run_short_of_memory(int64_t successes, tpfsdp_reshard_kind reshard, const Values &expected) {
-  bool fault_fired = false;
+  chain::Shared<bool> fault_fired(false);
   chain::on_ranks(kWorld, [&](tpfsdp_context *context, int32_t rank) {
     if (rank == kShort) {
       allocation::pause(true);
@@ -53,11 +54,11 @@ bool run_short_of_memory(int64_t successes, tpfsdp_reshard_kind reshard, const V
     // Who was told of an error resets; the peer hears of it, and resets too.
     const bool is_well = is_built && went_well(rank, [&] { model->step(0); });
     if (rank == kShort) {
-      fault_fired = allocation::has_failed();
+      *fault_fired = allocation::has_failed();
       allocation::never_fail();
       allocation::pause(false);
       api::around_call = nullptr;
-      EXPECT_EQ(is_well, !fault_fired) << "an allocation failed, and nobody was told";
+      EXPECT_EQ(is_well, !*fault_fired) << "an allocation failed, and nobody was told";
     }
     if (!is_well) {
       model->reset();
@@ -67,7 +68,7 @@ bool run_short_of_memory(int64_t successes, tpfsdp_reshard_kind reshard, const V
     model->step(1);
     EXPECT_EQ(model->full(), expected) << "after allocation " << successes << " failed";
   });
-  return fault_fired;
+  return *fault_fired;
 }
 
 class OutOfMemory : public testing::TestWithParam<tpfsdp_reshard_kind> {};

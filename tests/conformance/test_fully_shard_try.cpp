@@ -3,6 +3,7 @@
 // PENDING loses nothing.
 #include "support/chain.hpp"
 
+#include <atomic>
 #include <thread>
 
 namespace {
@@ -11,8 +12,7 @@ using chain::Meeting;
 using chain::on_ranks;
 using chain::Values;
 
-int64_t pendings = 0;  // of all ranks, under the mutex
-std::mutex pendings_mutex;
+const chain::Shared<std::atomic<int64_t>> pendings(0);  // of all ranks
 
 template <class Try>
 void drive(Try call, tpfsdp_module *module) {
@@ -21,8 +21,7 @@ void drive(Try call, tpfsdp_module *module) {
     ++mine;
     std::this_thread::yield();
   }
-  const std::lock_guard lock(pendings_mutex);
-  pendings += mine;
+  *pendings += mine;
 }
 
 // A step by the try forms alone; each rank is slow at places of its own.
@@ -58,14 +57,14 @@ void try_step(chain::Chain &model, int32_t rank, int iteration) {
   model.sgd();
 }
 
+// Of the last rank.
 struct Trace {
-  std::vector<std::string> events;
-  tpfsdp_counters counters;
-  Values full;
+  chain::SharedText events;
+  chain::Shared<tpfsdp_counters> counters;
+  chain::SharedValues full;
 };
 
-Trace run(int32_t world, const chain::Shape &shape, bool tries) {
-  std::vector<Trace> traces(static_cast<size_t>(world));
+void run(int32_t world, const chain::Shape &shape, bool tries, Trace &out) {
   on_ranks(
       world,
       [&](tpfsdp_context *context, int32_t rank) {
@@ -77,34 +76,38 @@ Trace run(int32_t world, const chain::Shape &shape, bool tries) {
             model.step(i);
           }
         }
-        Trace &mine = traces[static_cast<size_t>(rank)];
-        mine.events = chain::take_events(context);
-        mine.counters = chain::take_counters(context);
-        mine.full = model.full();
+        const std::vector<std::string> events = chain::take_events(context);
+        const tpfsdp_counters counters = chain::take_counters(context);
+        const Values full = model.full();
+        EXPECT_GT(events.size(), 100u);
+        if (rank != world - 1) return;
+        out.events = testing::PrintToString(events);
+        *out.counters = counters;
+        out.full = full;
       },
       4000);
-  return traces.back();
 }
 
 TEST(TryForms, GiveTheBitsEventsAndCountsOfThePlainForms) {
-  pendings = 0;
+  *pendings = 0;
   for (const int32_t world : {1, 2, 3}) {
     for (const tpfsdp_reshard_kind kind : {TPFSDP_RESHARD_AUTO, TPFSDP_RESHARD_ALWAYS, TPFSDP_RESHARD_NEVER}) {
       SCOPED_TRACE(testing::Message() << world << " ranks, reshard " << kind);
       const chain::Shape shape{.blocks = 4, .reshard = kind, .root_reshard = kind};
-      const Trace plain = run(world, shape, false), tried = run(world, shape, true);
-      EXPECT_EQ(tried.full, plain.full);
-      EXPECT_EQ(tried.events, plain.events);
-      EXPECT_GT(plain.events.size(), 100u);
+      Trace plain, tried;
+      run(world, shape, false, plain);
+      run(world, shape, true, tried);
+      EXPECT_EQ(tried.full.get(), plain.full.get());
+      EXPECT_EQ(tried.events.text(), plain.events.text());
       const auto counts = [](const tpfsdp_counters &c) {
         return std::vector<int64_t>{c.all_gathers, c.reduce_scatters, c.gathered_bytes, c.reduced_bytes,
                                     c.wire_bytes,  c.copies,          c.prefetch_hits,  c.prefetch_misses,
                                     c.spare_slots, c.allocations};
       };
-      EXPECT_EQ(counts(tried.counters), counts(plain.counters));
+      EXPECT_EQ(counts(*tried.counters), counts(*plain.counters));
     }
   }
-  EXPECT_GT(pendings, 0);
+  EXPECT_GT(*pendings, 0);
 }
 
 TEST(TryForms, PendingMeansThatAPeerIsAwaited) {

@@ -2,6 +2,8 @@
 // The C ABI for tests in C++: statuses become exceptions that carry code, rank and text; handles release themselves.
 #pragma once
 
+#include "support/processes.hpp"
+
 #include <tpfsdp/tpfsdp.h>
 
 #include <cstdint>
@@ -56,10 +58,25 @@ inline tpfsdp_view view(void *data, tpfsdp_dtype dtype, const std::vector<int64_
   return out;
 }
 
-// Runs `body(context, rank)` as `world` rank threads. What a body throws is thrown again here: an Error of the library
-// as such, others with their text.
+inline void run_processes(int32_t world, const std::function<void(tpfsdp_context *, int32_t)> &body,
+                          const tpfsdp_context_options &options) {
+  const auto run = [&](tpfsdp_context *context, int32_t rank) -> processes::Ending {
+    try {
+      body(context, rank);
+      return {};
+    } catch (const Error &error) {
+      return {error.status, error.rank, error.what()};
+    }
+  };
+  const processes::Ending end = processes::run(world, options, run, processes::OnFailure::kAbort);
+  if (end.status < 0) throw Error(end.status, end.at_fault, end.text);
+}
+
+// Runs `body(context, rank)` as `world` ranks, which are threads or processes. What a body throws is thrown again here:
+// an Error of the library as such, others with their text.
 inline void run_ranks(int32_t world, const std::function<void(tpfsdp_context *, int32_t)> &body,
                       tpfsdp_context_options options = TPFSDP_INIT(tpfsdp_context_options)) {
+  if (ranks_are_processes()) return run_processes(world, body, options);
   struct Job {
     const std::function<void(tpfsdp_context *, int32_t)> &body;
     std::vector<std::exception_ptr> thrown;

@@ -3,16 +3,18 @@
 // one is a block with a unit of its own. Ranks have different inputs; every step is exact and can be run again.
 #pragma once
 
+#include "support/shared.hpp"
 #include "support/toy_host.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <condition_variable>
-#include <mutex>
-
 namespace chain {
 
+using shared::Meeting;
+using shared::Shared;
+using shared::SharedText;
+using shared::SharedValues;
 using testing::HasSubstr;
 using Values = std::vector<float>;
 
@@ -41,29 +43,6 @@ api::Error caught(Call &&call) {
   ADD_FAILURE() << "nothing was refused";
   return api::Error(TPFSDP_OK, -1, "");
 }
-
-// Lets the threads of a test meet without the library.
-class Meeting {
- public:
-  explicit Meeting(int32_t parties) : parties_(parties) {}
-  void arrive_and_wait() {
-    std::unique_lock lock(mutex_);
-    const int64_t round = round_;
-    if (++waiting_ == parties_) {
-      waiting_ = 0;
-      ++round_;
-      all_.notify_all();
-    } else {
-      all_.wait(lock, [&] { return round_ != round; });
-    }
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable all_;
-  int32_t parties_, waiting_ = 0;
-  int64_t round_ = 0;
-};
 
 inline Values weight_values(int64_t layer, int64_t count) {
   Values values;
@@ -238,14 +217,14 @@ inline tpfsdp_counters take_counters(tpfsdp_context *context) {
 
 // Parameters after `steps` clean steps: what a run with a repaired failure must come to, bit for bit.
 inline Values clean_run(int32_t world, int steps, const Shape &shape = {}) {
-  Values out;
+  SharedValues out;
   on_ranks(world, [&](tpfsdp_context *context, int32_t rank) {
     Chain model(context, rank, shape);
     for (int i = 0; i < steps; ++i) model.step(i);
-    Values full = model.full();
-    if (rank == 0) out = std::move(full);
+    const Values full = model.full();
+    if (rank == 0) out = full;
   });
-  return out;
+  return out.get();
 }
 
 }  // namespace chain
