@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs the build $1 into an empty folder, moves that, and builds and runs a program against it in three ways; then
-# the C program of the README, as the README says.
+# the C programs of the README, as the README says.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$(realpath "$1")
@@ -21,13 +21,18 @@ read -ra flags <<<"$(pkg-config --cflags --libs tpfsdp)"
 cc -std=c99 tests/consumers/main.c "${flags[@]}" -o "$work/pkg-config"
 "$work/pkg-config"
 
-awk '/^```c$/ { inside = 1; next } /^```$/ { inside = 0 } inside' README.md >"$work/quick.c"
+c_block() { awk -v wanted="$1" '/^```c$/ { inside = ++number == wanted; next } /^```$/ { inside = 0 } inside' README.md; }
+expect() {
+  [ "$2" = "$3" ] || { echo "install: the $1 program in C of the README prints: $2" >&2 && exit 1; }
+}
+c_block 1 >"$work/quick.c"
 cc -Wall -Wextra -Werror "$work/quick.c" -o "$work/quick" "${flags[@]}"
-printed=$("$work/quick" | sort)
-expected=$(printf 'rank %d of 4: gradient 1.5\n' 0 1 2 3)
-[ "$printed" = "$expected" ] || { echo "install: the C program of the README prints: $printed" >&2 && exit 1; }
+expect first "$("$work/quick" | sort)" "$(printf 'rank %d of 4: gradient 1.5\n' 0 1 2 3)"
+{ grep '^#include' "$work/quick.c" && c_block 2; } >"$work/processes.c"
+cc -Wall -Wextra -Werror "$work/processes.c" -o "$work/processes" "${flags[@]}"
+expect second "$("$prefix/bin/tpfsdp-run" -n 3 "$work/processes" | sort)" "$(printf 'rank %d of 3, by shm\n' 0 1 2)"
 
 cmake -S tests/consumers -B "$work/cmake" -G Ninja -DCMAKE_PREFIX_PATH="$prefix"
 cmake --build "$work/cmake"
 "$work/cmake/consumer"
-echo "install: plain, pkg-config, README, CMake: 4 passed, 0 failed, 0 skipped"
+echo "install: plain, pkg-config, README (2), CMake: 5 passed, 0 failed, 0 skipped"

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main job: trains the digits classifier sharded over 2 and 4 ranks, in Python and in C, and compares every loss
-and every parameter with the unsharded run of the same language. `make demo` runs it.
+"""The main job: trains the digits classifier sharded over 2 and 4 ranks, in Python and in C, as threads and as
+processes, and compares every loss and every parameter with the unsharded run of the same language. Then it shows what
+sharding is for: a model that fits into no process, and what the ranks say when one of them is killed, or does something
+else than the others. `make demo` runs it.
 
-Prints losses, accuracy and memory; writes build/demo/results.json, trace.json and digits.png. Ends with 1 where a run
-differs by one unit in the last place, the memory is not what the formula says, or the accuracy is low.
+Prints losses, accuracy and memory; writes build/demo/results.json, trace.json, digits.png and demo.html. Ends with 1
+where a run differs by one unit in the last place, the memory is not what the formula says, the accuracy is low, or a
+failure is not told as it should be.
 
     tools/demo.py [--build build/release]       which build's library, binding and C example
 """
@@ -18,12 +21,15 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import argparse
 import gzip
 import json
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import demo_page
+import demo_troubles
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -95,14 +101,13 @@ def run_python(world_size: int) -> tuple[list[dict[str, Any]], Any]:
     import digits_reference
 
     data = digits_data.load()
-    print(f"Python, {world_size} ranks, parameters in memory of the library")
+    print(f"Python, {world_size} ranks that are threads, parameters in memory of the library")
     runs = digits.run(data, world_size, STEPS, BATCH)
     losses, values = digits_reference.train(data, world_size, STEPS, BATCH)
     ulp = 0
     for run in runs:
         ulp = max(ulp, max_ulp(run.losses, losses), *(max_ulp(run.values[name], values[name]) for name in values))
     first = runs[0]
-    counters = first.counters
     print(f"  held-out accuracy {100 * first.accuracy:.2f} %, largest difference from the unsharded run {ulp} ulp")
     reference = {
         "mode": "python-reference", "ranks": world_size, "backend": "none", "losses": hex_floats(losses), "max_ulp": 0,
@@ -115,12 +120,49 @@ def run_python(world_size: int) -> tuple[list[dict[str, Any]], Any]:
         "max_ulp": ulp, "accuracy": first.accuracy,
         "peak_bytes_measured": first.memory.peak_bytes + first.optimizer_bytes,
         "peak_bytes_formula": memory_formula(digits_math.LAYERS, world_size, host_storage=False),
-        "counts": {
-            name: getattr(counters, name)
-            for name in ("all_gathers", "reduce_scatters", "all_reduces", "wire_bytes", "copies", "prefetch_hits")
-        },
+        "counts": first.counters,
     }  # fmt: skip
     return [reference, sharded], first
+
+
+def environment_of(build: Path) -> dict[str, str]:
+    """For programs that use the binding of this build."""
+    path = os.pathsep.join([str(build / "python"), os.environ.get("PYTHONPATH", "")])
+    return os.environ | {"PYTHONPATH": path}
+
+
+def run_processes(build: Path, world_size: int) -> tuple[dict[str, Any], list[dict[str, list[int]]]]:
+    """The same as processes, which `tpfsdp-run` starts; and which rows each rank has."""
+    import digits_data
+    import digits_math
+    import digits_reference
+
+    print(f"Python, {world_size} ranks that are processes", flush=True)
+    folder = OUT / "processes"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    command = [build / "tpfsdp-run", "-n", str(world_size), sys.executable, ROOT / "examples" / "python" / "digits.py",
+               "--steps", str(STEPS), "--batch", str(BATCH), "--save", folder]  # fmt: skip
+    ended = subprocess.run(command, check=False, env=environment_of(build))
+    if ended.returncode != 0:
+        raise SystemExit(f"demo: {command[0]} ended with {ended.returncode}")
+    losses, values = digits_reference.train(digits_data.load(), world_size, STEPS, BATCH)
+    ulp = 0
+    for rank in range(world_size):
+        with np.load(folder / f"rank_{rank}.npz") as found:
+            ulp = max(ulp, max_ulp(found["losses"], losses), *(max_ulp(found[name], values[name]) for name in values))
+            losses_found = list(found["losses"])
+    told = [json.loads((folder / f"rank_{rank}.json").read_text()) for rank in range(world_size)]
+    first = told[0]
+    print(f"  held-out accuracy {100 * first['accuracy']:.2f} %, largest difference from the unsharded run {ulp} ulp")
+    sharded = {
+        "mode": "python-processes", "ranks": world_size, "backend": first["backend"],
+        "losses": hex_floats(losses_found), "max_ulp": ulp, "accuracy": first["accuracy"],
+        "peak_bytes_measured": first["peak_bytes"] + first["optimizer_bytes"],
+        "peak_bytes_formula": memory_formula(digits_math.LAYERS, world_size, host_storage=False),
+        "counts": first["counters"],
+    }  # fmt: skip
+    return sharded, [rank["owned"] for rank in told]
 
 
 def run_c(program: Path, world_size: int) -> tuple[list[dict[str, Any]], list[int]]:
@@ -145,30 +187,6 @@ def run_c(program: Path, world_size: int) -> tuple[list[dict[str, Any]], list[in
 
 
 # ---- What is shown ---------------------------------------------------------------------------------------------------
-
-
-def draw(results: list[dict[str, Any]], over_time: list[tuple[str, int]], lent: list[int], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(15, 4.2), layout="constrained")
-    for result in results:
-        if "accuracy" in result:
-            losses = [float.fromhex(loss) for loss in result["losses"]]
-            left.plot(losses, linewidth=1, label=f"{result['mode']}, {result['ranks']} ranks")
-    left.set(title="Loss, equal to the unsharded run bit for bit", xlabel="step", ylabel="loss", yscale="log")
-    left.legend()
-    middle.plot([size / 1024 for _, size in over_time], drawstyle="steps-post", marker=".")
-    middle.set_xticks(range(len(over_time)), [moment for moment, _ in over_time], rotation=60, ha="right")
-    middle.set(title="Python, rank 0 of 4: all it holds, first steps", ylabel="KiB")
-    right.plot([0, *(size / 1024 for size in lent)], drawstyle="steps-post")
-    right.set(title="C, rank 0 of 4: full parameters over one step", xlabel="request", ylabel="KiB")
-    for axes in (middle, right):
-        axes.margins(y=0.1)
-        axes.set_ylim(bottom=0)
-    figure.savefig(path, dpi=110)
 
 
 def print_table(results: list[dict[str, Any]]) -> None:
@@ -200,7 +218,8 @@ def main() -> int:
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "release")
     build = parser.parse_args().build.resolve()
     program = build / "examples" / "digits"
-    for needed in (program, build / "python" / "tpfsdp" / "capi.py"):
+    needs = (program, build / "examples" / "does_not_fit", build / "tpfsdp-run", build / "python" / "tpfsdp" / "capi.py")
+    for needed in needs:
         if not needed.exists():
             print(f"demo: {needed} is missing; `make build` makes it", file=sys.stderr)
             return 2
@@ -208,7 +227,7 @@ def main() -> int:
 
     started = time.monotonic()
     OUT.mkdir(parents=True, exist_ok=True)
-    for name in ("results.json", "trace.json", "digits.png", *(f"c_{world_size}.json" for world_size in WORLDS)):
+    for name in ("results.json", "trace.json", "digits.png", "demo.html", *(f"c_{world_size}.json" for world_size in WORLDS)):
         (OUT / name).unlink(missing_ok=True)
     (OUT / "digits.csv").write_bytes(gzip.decompress((ROOT / "data" / "digits.csv.gz").read_bytes()))
     if fault := os.environ.get("TPFSDP_FAULT"):
@@ -218,18 +237,30 @@ def main() -> int:
     for world_size in WORLDS:
         entries, first = run_python(world_size)
         results += entries
+    processes, owned = run_processes(build, WORLDS[-1])
+    results.append(processes)
     for world_size in WORLDS:
         entries, lent = run_c(program, world_size)
         results += entries
     (OUT / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     (OUT / "trace.json").write_text(first.trace)
-    draw(results, first.memory_over_time, lent, OUT / "digits.png")
-
+    demo_page.draw(results, first.memory_over_time, lent, OUT / "digits.png")
     print_table(results)
     faults = faults_of(results)
+
+    shows = []
+    if not faults:
+        for title, (lines, wrong) in (
+            ("A model that fits into no process", demo_troubles.does_not_fit(build)),
+            ("kill -9 of rank 2", demo_troubles.killed(environment_of(build), build)),
+            ("Rank 2 leaves out a collective", demo_troubles.skipped(environment_of(build), build)),
+        ):
+            shows.append((title, lines))
+            faults += wrong
+    demo_page.write_page(OUT / "demo.html", OUT / "digits.png", results, owned, shows)
     for fault in faults:
         print(f"demo: {fault}", file=sys.stderr)
-    print(f"\n{OUT.relative_to(ROOT)}/: results.json, trace.json, digits.png; {time.monotonic() - started:.1f} s")
+    print(f"\n{OUT.relative_to(ROOT)}/: results.json, trace.json, digits.png, demo.html; {time.monotonic() - started:.1f} s")
     print("demo: failed" if faults else "demo: passed, every loss and parameter equals the unsharded run")
     return 1 if faults else 0
 

@@ -100,8 +100,9 @@ def build(preset, *targets, label=None):
     if label:
         listed = subprocess.run(["ctest", "--test-dir", f"build/{preset}", "-N", "-L", f"^{label}$"], cwd=ROOT,
                                 capture_output=True, text=True).stdout
-        # A test is called like its executable; a second registration of one has a suffix.
-        targets = sorted({name.removesuffix("_full") for name in re.findall(r"Test +#\d+: (\w+)", listed)})
+        # A test is called like its executable; a further registration of one has a suffix.
+        targets = sorted({re.sub("_(full|shm|processes)$", "", name)
+                          for name in re.findall(r"Test +#\d+: (\w+)", listed)})
     ended_well, output = execute(f"{preset}-build", ["cmake", "--build", f"build/{preset}", "-j", JOBS,
                                                      *(["--target", *targets] if targets else [])])
     if not ended_well:
@@ -145,7 +146,7 @@ def ctest(name, preset, label, environment=None):
         return result
     for test in ElementTree.parse(xml).getroot().iter("testcase"):
         title = test.get("name")
-        own = cases / f"{title.removesuffix('_full')}.xml"
+        own = cases / f"{title}.xml"
         failed = read_googletest(own, title, result) if own.exists() else 0
         text = test.findtext("system-out") or ""
         if test.get("status") == "fail":
@@ -160,28 +161,41 @@ def ctest(name, preset, label, environment=None):
     return result
 
 
-def python_tests():
-    ended_well, output = execute("python-install", ["tools/install_binding.sh"])
-    result = Result()
-    if not ended_well:
-        result.add("installing the binding", "failed", tail(output))
-        return result
-    xml = LOG / "python.xml"
+def pytest(name, folder, environment=None):
+    xml = LOG / f"{name}.xml"
     xml.unlink(missing_ok=True)
-    ended_well, output = execute("python", [VENV_PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider",
-                                            "bindings/python/tests", f"--junit-xml={xml}"],
-                                 {"PYTHONDONTWRITEBYTECODE": "1"})
+    ended_well, output = execute(name, [VENV_PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder,
+                                        f"--junit-xml={xml}"], {"PYTHONDONTWRITEBYTECODE": "1", **(environment or {})})
+    result = Result()
     for case in ElementTree.parse(xml).getroot().iter("testcase") if xml.exists() else ():
-        name = f"{case.get('classname')}.{case.get('name')}"
+        title = f"{case.get('classname')}.{case.get('name')}"
         bad = case.find("failure") if case.find("failure") is not None else case.find("error")
         skip = case.find("skipped")
         if bad is not None:
-            result.add(name, "failed", tail(bad.text or bad.get("message", "")))
+            result.add(title, "failed", tail(bad.text or bad.get("message", "")))
         else:
-            result.add(name, "passed" if skip is None else "skipped", "" if skip is None else skip.get("message", ""))
+            result.add(title, "passed" if skip is None else "skipped", "" if skip is None else skip.get("message", ""))
     if not ended_well and not result.count("failed"):
         result.add("pytest", "failed", tail(output))
     return result
+
+
+def python_tests():
+    ended_well, output = execute("python-install", ["tools/install_binding.sh"])
+    if ended_well:
+        return pytest("python", "bindings/python/tests")
+    result = Result()
+    result.add("installing the binding", "failed", tail(output))
+    return result
+
+
+def launch_tests():
+    return build("dev", "tpfsdp-run") or pytest("launch", "tests/launch",
+                                                {"TPFSDP_RUN": str(BUILD / "dev" / "tpfsdp-run")})
+
+
+def kill_matrix(name, *options):
+    return build("dev", "kill_rank") or check(name, VENV_PYTHON, "tools/kill_matrix.py", *options)
 
 
 def exports():
@@ -198,12 +212,14 @@ SUITES = {
     "headers": lambda: check("headers", VENV_PYTHON, "tools/check_headers.py"),
     "layers": lambda: check("layers", VENV_PYTHON, "tools/check_layers.py"),
     "exports": exports,
-    "install": lambda: build("release", "tpfsdp") or check("install", "tools/check_install.sh", BUILD / "release"),
+    "install": lambda: build("release", "tpfsdp", "tpfsdp-run") or check("install", "tools/check_install.sh", BUILD / "release"),
     "models": lambda: check("models", "tests/models/run.sh", BUILD / "models"),
     "dev": lambda: ctest("dev", "dev", "fast"),
     "poison": lambda: ctest("poison", "dev", "fsdp", {"TPFSDP_DEBUG": "poison"}),
     "readonly": lambda: ctest("readonly", "dev", "fsdp", {"TPFSDP_DEBUG": "readonly"}),
     "python": python_tests,
+    "launch": launch_tests,
+    "kill": lambda: kill_matrix("kill"),
     "asan": lambda: ctest("asan", "asan", "fast"),
     "tsan": lambda: ctest("tsan", "tsan", "tsan"),
 }
@@ -211,6 +227,7 @@ FULL_SUITES = {
     "release": lambda: ctest("release", "release", "fast"),
     "long": lambda: ctest("long", "dev", "full"),
     "model variants": lambda: check("model-variants", "tests/models/run.sh", BUILD / "models", "variants"),
+    "kill full": lambda: kill_matrix("kill-full", "--full"),
     "mutants": lambda: check("mutants", VENV_PYTHON, "tools/mutants.py"),
 }
 
@@ -228,7 +245,8 @@ def line(counts):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="also the release build, long runs, model variants, mutants")
+    parser.add_argument("--full", action="store_true",
+                        help="also the release build, long runs, model variants, all kills, mutants")
     parser.add_argument("suites", nargs="*", metavar="SUITE", help="of " + ", ".join([*SUITES, *FULL_SUITES]))
     arguments = parser.parse_args()
     everything = {**SUITES, **FULL_SUITES}

@@ -2,7 +2,8 @@
 """A digits classifier, trained sharded: NumPy computes, tpfsdp keeps each rank's rows, gathers a layer just in time and
 averages the gradients.
 
-    python examples/python/digits.py --ranks 4
+    python examples/python/digits.py --ranks 4                        # ranks are threads of this process
+    tpfsdp-run -n 4 python examples/python/digits.py                  # ranks are processes; or torchrun, mpirun, srun
 
 The environment variable TPFSDP_FAULT plants an error, to show that the demo would see one: ``scale_grad:1.01`` scales
 every rank's gradients, ``drop_rank:1`` makes rank 1 contribute zeros.
@@ -18,6 +19,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import argparse
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 
@@ -89,9 +91,23 @@ class Run:
     memory: tpfsdp.MemoryInfo
     optimizer_bytes: int
     memory_over_time: list[tuple[str, int]]
-    counters: tpfsdp.Counters
+    counters: dict[str, int]
     trace: str
     backend: str
+    owned: dict[str, tuple[int, int, int]]  # of each parameter: this rank's first row, its rows, all rows
+
+    def save(self, path: Path) -> None:
+        """For who started this process: numbers in ``path``.npz, the rest in ``path``.json."""
+        np.savez(path.with_suffix(".npz"), losses=np.array(self.losses), **self.values)
+        rest = {
+            "accuracy": self.accuracy, "peak_bytes": self.memory.peak_bytes, "optimizer_bytes": self.optimizer_bytes,
+            "memory_over_time": self.memory_over_time, "counters": self.counters, "backend": self.backend,
+            "owned": self.owned,
+        }  # fmt: skip
+        path.with_suffix(".json").write_text(json.dumps(rest))
+
+
+COUNTED = ("all_gathers", "reduce_scatters", "all_reduces", "wire_bytes", "copies", "prefetch_hits")
 
 
 def train(rank: tpfsdp.Context, data: Digits, steps: int, batch: int, report: bool) -> Run:
@@ -128,7 +144,12 @@ def train(rank: tpfsdp.Context, data: Digits, steps: int, batch: int, report: bo
         note("zero_grad")
         if report and rank.rank == 0 and (step % 50 == 0 or step == steps - 1):
             print(f"  step {step:4d}  loss {losses[-1]:.6f}", flush=True)
-    counters, trace = rank.counters(), rank.chrome_trace()
+    owned = {}
+    for name, param in model.named_parameters():
+        info = param.shard_info()
+        owned[name] = (info.offsets[0], info.local_shape[0], info.global_shape[0])
+    counters = {name: getattr(rank.counters(), name) for name in COUNTED}
+    trace = rank.chrome_trace()
     memory = model.memory_info()
 
     model.eval()
@@ -139,7 +160,7 @@ def train(rank: tpfsdp.Context, data: Digits, steps: int, batch: int, report: bo
     with tpfsdp.scope(model):
         values = {name: param.full.copy() for name, param in model.named_parameters()}
     return Run(
-        losses, values, accuracy, memory, optimizer.state_bytes(), memory_over_time, counters, trace, rank.backend
+        losses, values, accuracy, memory, optimizer.state_bytes(), memory_over_time, counters, trace, rank.backend, owned
     )
 
 
@@ -153,13 +174,21 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch", type=int, default=32, help="images for each rank and step")
-    parser.add_argument("--trace", help="file for a Chrome trace of the last step")
+    parser.add_argument("--trace", type=Path, help="file for a Chrome trace of the last step")
+    parser.add_argument("--save", type=Path, help="folder where each process leaves what it has to tell")
     options = parser.parse_args()
-    runs = run(load(), options.ranks, options.steps, options.batch)
-    print(f"held-out accuracy {100 * runs[0].accuracy:.2f} %")
+    if "RANK" in os.environ:  # started as one of several processes
+        with tpfsdp.Context(event_capacity=4096) as rank:
+            first = train(rank, load(), options.steps, options.batch, True)
+            if options.save:
+                first.save(options.save / f"rank_{rank.rank}")
+            if rank.rank != 0:
+                return
+    else:
+        first = run(load(), options.ranks, options.steps, options.batch)[0]
+    print(f"held-out accuracy {100 * first.accuracy:.2f} %")
     if options.trace:
-        with open(options.trace, "w") as file:
-            file.write(json.dumps(json.loads(runs[0].trace)))
+        options.trace.write_text(first.trace)
 
 
 if __name__ == "__main__":

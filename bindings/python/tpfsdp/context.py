@@ -81,13 +81,15 @@ def make_options(
 class Context(Owner):
     """One rank of a job. PyTorch: ``init_process_group``.
 
-    Without arguments rank and world come from the launcher's variables, and without those it is a world of one.
+    Without arguments rank, world and store come from the launcher (``tpfsdp-run``, ``torchrun``, ``mpirun``,
+    ``srun``), and without one it is a world of one.
     As a context manager it is the current context, ends in order, and aborts the other ranks when the block raises.
 
     Args:
         rank, world_size: this rank among all.
-        store: where ranks meet; ``"local:NAME"`` for threads of one process.
-        backend: ``"threads"``; None: the best that can run here.
+        store: where ranks meet: ``"local:NAME"`` for threads of one process, ``"file:DIR"`` (a new directory for each
+            job) or ``"tcp:HOST:PORT"`` (with TPFSDP_TOKEN set) for processes; None: as the launcher says.
+        backend: ``"threads"`` or ``"shm"``; None: the best that can run here.
         name: of the default group, in messages.
         arrival_timeout_ms, progress_timeout_ms, join_timeout_ms: 0 is the default, -1 no limit.
         event_capacity: events kept for :meth:`events`; 0: counters only.
@@ -96,6 +98,8 @@ class Context(Owner):
     Threads: any may ask; one at a time may communicate, for each context. A rank that waits needs its own thread.
     Raises:
         InvalidState: a world of one inside a launch of several.
+        Unsupported: ranks on several machines, or of several users.
+        Timeout: a rank did not come; the text names it.
         BackendUnavailable: with the reason for each candidate.
     """
 
