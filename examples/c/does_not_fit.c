@@ -58,7 +58,7 @@ static double proportional_mib(void) {
 
 static void build(tpfsdp_context *context, tpfsdp_module *root, Layer *layer, int number) {
   const int64_t shape[2] = {WIDTH, WIDTH};
-  char name[16];
+  char name[24];
   tpfsdp_view whole, shard;
   float *values = allocate(sizeof(float) * WIDTH * WIDTH, "building"); /* of this layer only, until it is sharded */
   for (int i = 0; i < WIDTH * WIDTH; i++) values[i] = (float)((i * 7 + number) % 13 - 6) / 32768;
