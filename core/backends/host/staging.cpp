@@ -45,7 +45,13 @@ class Windows {
     slot_bytes_ = length_ / GRANULE * granule_bytes * parts;
   }
 
-  int64_t count() const { return std::max<int64_t>(1, (total_ + length_ - 1) / length_); }
+  int64_t count() const {
+#if defined(TPFSDP_MUTANT_LAST_WINDOW_DROPPED)
+    return std::max<int64_t>(1, total_ / length_);
+#else
+    return std::max<int64_t>(1, (total_ + length_ - 1) / length_);
+#endif
+  }
   int64_t length() const { return length_; }
   int64_t slot_bytes() const { return slot_bytes_; }
   Range window(int64_t number) const { return {number * length_, std::min(total_, (number + 1) * length_)}; }
@@ -80,10 +86,12 @@ Outcome free_slot(Comm &comm, tpfsdp_backend_call *call, int64_t bytes, bool may
   // What ended long ago has told how.
   if (slot.used > comm.done) end = complete(comm, call, slot.used, may_wait);
   if (!end.ok()) return end;
+#if !defined(TPFSDP_MUTANT_STAGING_NOT_AWAITED)
   if (slot.region) {
     end = await(comm, {Target::DONE, slot.region->memory.exposed, true, call, may_wait});
     if (!end.ok()) return end;
   }
+#endif
   if (!slot.region || slot.region->memory.bytes < static_cast<size_t>(bytes)) {
     slot.region.reset();
     void *data = nullptr;
