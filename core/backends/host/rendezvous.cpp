@@ -35,18 +35,17 @@ bool same_secret(const uint8_t (&a)[16], const uint8_t (&b)[16]) {
 }
 
 /// Only processes of this user are let in.
-bool is_own_user(const Descriptor &socket, int32_t *out_pid) {
+bool is_own_user(const Descriptor &socket) {
   ucred peer{};
   socklen_t size = sizeof peer;
-  if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != geteuid()) return false;
-  *out_pid = peer.pid;
-  return true;
+  return getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
-/// Somebody who came to rank 0: -1, until the hello says which rank.
+/// Somebody who came to rank 0.
 struct Guest {
   Descriptor socket;
-  int32_t rank = -1;
+  int32_t rank = -1;     ///< until its hello says which
+  bool is_ours = false;  ///< it knows the secret, so that it is told what goes wrong
 };
 
 class Host {
@@ -81,6 +80,7 @@ class Host {
     for (;;) {
       Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!socket) break;
+      if (!is_own_user(socket)) continue;
       guests_.push_back({std::move(socket)});
     }
     for (size_t i = 0; end.ok() && i < guests_.size();) {
@@ -104,11 +104,9 @@ class Host {
       return Outcome::error(TPFSDP_ERR_PEER_LOST, guest.rank, 0,
                             who(meeting_, guest.rank) + " ended while the ranks met, with " + ranks_text(missing()) +
                                 " still missing; restart the group");
-    int32_t pid = 0;
-    *out_stays = false;
-    if (heard != 1 || files.size() != 1 || hello.magic != FRAME_MAGIC || !is_own_user(guest.socket, &pid) ||
-        !same_secret(hello.secret, secret_))
-      return {};
+    guest.is_ours = heard == 1 && files.size() == 1 && hello.magic == FRAME_MAGIC && same_secret(hello.secret, secret_);
+    *out_stays = guest.is_ours;
+    if (!guest.is_ours) return {};
     if (hello.version != FRAME_VERSION)
       return Outcome::error(TPFSDP_ERR_ABI, "the ranks of comm '" + std::string(meeting_.options.name) +
                                                 "' run different versions of this library");
@@ -123,7 +121,6 @@ class Host {
                                 std::to_string(hello.pid) + "); give each its own rank");
     met_[static_cast<size_t>(hello.rank)] = {SharedFile(std::move(files.front())), hello.pid, hello.key};
     guest.rank = hello.rank;
-    *out_stays = true;
     --missing_;
     return {};
   }
@@ -192,7 +189,7 @@ class Host {
     answer.at_fault = end.rank;
     std::strncpy(answer.text, end.text.c_str(), sizeof answer.text - 1);
     for (const Guest &guest : guests_)
-      if (guest.rank >= 0) send_frame(guest.socket, &answer, sizeof answer, {});
+      if (guest.is_ours) send_frame(guest.socket, &answer, sizeof answer, {});
   }
 
   const Meeting &meeting_;
