@@ -46,7 +46,7 @@ void set_error(tpfsdp_backend_call *call, tpfsdp_status, int32_t rank, int64_t s
   call->failed_rank = rank;
   call->sequence = sequence;
   shielded(call, [&] {
-    call->message = message;
+    if (*message) call->message = message;  // else what a service has left
     return TPFSDP_OK;
   });
 }

@@ -80,15 +80,14 @@ std::shared_ptr<Store> open_tcp(const JoinOptions &options, std::string_view add
   const size_t colon = address.rfind(':');
   TcpStoreOptions tcp;
   tcp.is_server = options.rank.rank == 0;
+  const char *begin = address.data() + (colon == std::string_view::npos ? 0 : colon + 1);
   const char *end = address.data() + address.size();
-  if (colon == std::string_view::npos || std::from_chars(address.data() + colon + 1, end, tcp.port).ptr != end ||
-      colon + 1 == address.size())
-    fail(TPFSDP_ERR_INVALID_ARGUMENT, "store is \"", options.store, "\"; it is \"tcp:HOST:PORT\"");
+  const auto [stop, error] = std::from_chars(begin, end, tcp.port);
+  if (colon == std::string_view::npos || stop != end || error != std::errc{} || tcp.port < 1 || tcp.port > 65535)
+    fail(TPFSDP_ERR_INVALID_ARGUMENT, "store is \"", options.store,
+         "\"; it is \"tcp:HOST:PORT\" with a port of 1 to 65535");
   tcp.host = address.substr(0, colon);
   if (tcp.host.starts_with('[') && tcp.host.ends_with(']')) tcp.host = tcp.host.substr(1, tcp.host.size() - 2);
-  if (tcp.port == 0 && !tcp.is_server)
-    fail(TPFSDP_ERR_INVALID_ARGUMENT, "store is \"", options.store, "\" on rank ", options.rank.rank,
-         "; only rank 0 can choose a port by 0: its context tells which one it took");
   tcp.token = read_job_token();
   if (options.rank.join_timeout_ms >= 0)
     tcp.deadline_ns = monotonic_ns() + int64_t{options.rank.join_timeout_ms} * 1'000'000;

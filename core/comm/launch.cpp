@@ -154,7 +154,8 @@ std::string store_of(const Launch &launch, const std::string &identity) {
   char key[17];
   std::snprintf(key, sizeof key, "%016llx",
                 static_cast<unsigned long long>(hash_text(cat(identity, "\nworld size ", launch.world_size))));
-  return cat("file:", runtime, "/tpfsdp-", geteuid(), '/', key);
+  // One component: in a folder that everybody can write, nobody but its owner can move or replace it.
+  return cat("file:", runtime, "/tpfsdp-", geteuid(), '-', key);
 }
 
 std::string checked_store(std::string_view store) {

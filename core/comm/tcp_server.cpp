@@ -212,8 +212,10 @@ void TcpServer::accept_new(int64_t now_ns) noexcept {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
     Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) {
+      if (status_of_errno(errno) != TPFSDP_ERR_OUT_OF_MEMORY) return;
+      if (drop_stranger()) continue;
       // Else poll would return at once, again and again, until somebody closes a descriptor.
-      if (status_of_errno(errno) == TPFSDP_ERR_OUT_OF_MEMORY) accept_again_ns_ = now_ns + kPauseNs;
+      accept_again_ns_ = now_ns + kPauseNs;
       return;
     }
     try {
@@ -224,14 +226,17 @@ void TcpServer::accept_new(int64_t now_ns) noexcept {
   }
 }
 
+// Who has not said hello yet makes room, the oldest first: strangers cannot keep clients out.
+bool TcpServer::drop_stranger() noexcept {
+  const auto stranger = std::find_if(connections_.begin(), connections_.end(),
+                                     [](const auto &connection) { return !connection->is_greeted; });
+  if (stranger == connections_.end()) return false;
+  connections_.erase(stranger);
+  return true;
+}
+
 void TcpServer::admit(Descriptor socket, int64_t now_ns) {
-  if (connections_.size() >= options_.max_connections) {
-    // Who has not said hello yet makes room, the oldest first: strangers cannot keep clients out.
-    const auto stranger = std::find_if(connections_.begin(), connections_.end(),
-                                       [](const auto &connection) { return !connection->is_greeted; });
-    if (stranger == connections_.end()) return;
-    connections_.erase(stranger);
-  }
+  if (connections_.size() >= options_.max_connections && !drop_stranger()) return;
   tune_connection(socket);
   auto connection = std::make_unique<Connection>();
   connection->socket = std::move(socket);

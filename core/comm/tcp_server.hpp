@@ -58,6 +58,7 @@ class TcpServer {
   void add(Connection &connection, const Frame &request);
   void wake(const std::string &key) noexcept;
   void accept_new(int64_t now_ns) noexcept;
+  bool drop_stranger() noexcept;
   void admit(Descriptor socket, int64_t now_ns);
 
   const TcpServerOptions options_;

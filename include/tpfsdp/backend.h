@@ -172,7 +172,8 @@ typedef struct tpfsdp_backend_table {
   /* Never blocks; any thread. */
   tpfsdp_status (*comm_get_peer)(tpfsdp_backend_comm *comm, int32_t rank, tpfsdp_backend_peer *out_peer);
   /* Posts op. Waits only when too many are in flight, and within what takes several sequences: an ALL_REDUCE, and
-   * large data that is copied through a region. On an error nothing was posted. */
+   * large data that is copied through a region. On an error nothing of it is under way; but the error may be that of a
+   * collective before it, told while this one waited: submitted again it goes on. */
   tpfsdp_status (*submit)(tpfsdp_backend_call *call, tpfsdp_backend_comm *comm, const tpfsdp_backend_op *op,
                           tpfsdp_bool may_wait, int64_t *out_sequence);
   /* Completes everything up to sequence, in order. The first error ends it, and is that of the sequence at which it

@@ -124,4 +124,51 @@ TEST(Works, EachTellsItsOwnEnd) {
   EXPECT_EQ(end, TPFSDP_OK);
 }
 
+// Large enough for several windows where data is staged, and a multiple of them.
+constexpr int64_t kLarge = 524288;
+
+void expect_gathered(const Rank &me, int32_t value) {
+  Gather gather(me, value + me.rank, kLarge);
+  ASSERT_EQ(gather.start(me), TPFSDP_OK);
+  EXPECT_EQ(tpfsdp_work_wait(gather.work, nullptr, nullptr), TPFSDP_OK);
+  gather.expect_right(value);
+  tpfsdp_handle_release(gather.work);
+}
+
+TEST(Works, AFailedOneLeavesLargeOnesBehindItRight) {
+  EXPECT_EQ(ranks::run_host(2,
+                            [](const Rank &me) -> tpfsdp_status {
+                              Gather unequal(me, me.rank, me.rank == 0 ? 4 : 1000);
+                              EXPECT_EQ(unequal.start(me), TPFSDP_OK);
+                              expect_gathered(me, 10);
+                              EXPECT_EQ(tpfsdp_work_wait(unequal.work, nullptr, nullptr), TPFSDP_ERR_MISMATCH);
+                              tpfsdp_handle_release(unequal.work);
+                              expect_gathered(me, 20);
+                              expect_gathered(me, 30);
+                              return TPFSDP_OK;
+                            }),
+            TPFSDP_OK);
+}
+
+TEST(Works, AFailedLargeOneWritesNothingLater) {
+  EXPECT_EQ(ranks::run_host(2,
+                            [](const Rank &me) -> tpfsdp_status {
+                              std::vector<int32_t> in(kLarge, me.rank), out(2 * kLarge, -7);
+                              const std::vector<int32_t> untouched = out;
+                              const int64_t mine = kLarge, all = 2 * kLarge;
+                              const tpfsdp_view input = ranks::view(in.data(), TPFSDP_DTYPE_I32, mine);
+                              const tpfsdp_view output = ranks::view(out.data(), TPFSDP_DTYPE_I32, all);
+                              const tpfsdp_status status =
+                                  me.rank == 0 ? tpfsdp_group_all_gather(me.group, &input, &output, nullptr, 0, nullptr,
+                                                                         nullptr, nullptr)
+                                               : tpfsdp_group_barrier(me.group, nullptr);
+                              EXPECT_EQ(status, TPFSDP_ERR_MISMATCH);
+                              expect_gathered(me, 10);
+                              expect_gathered(me, 20);
+                              EXPECT_EQ(out, untouched);
+                              return TPFSDP_OK;
+                            }),
+            TPFSDP_OK);
+}
+
 }  // namespace

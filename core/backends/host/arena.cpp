@@ -12,6 +12,7 @@
 #include <cstring>
 #include <mutex>
 #include <string>
+#include <system_error>
 
 namespace tpfsdp::host {
 
@@ -108,18 +109,15 @@ ProcessKey own_process_key() {
   static ProcessKey key;
   const std::lock_guard<std::mutex> lock(mutex);
   if (owner != getpid()) {
-    while (getrandom(&key, sizeof key, 0) != sizeof key) continue;
+    while (getrandom(&key, sizeof key, 0) != sizeof key)
+      if (errno != EINTR) throw std::system_error(errno, std::generic_category(), "getrandom");
     owner = getpid();
   }
   return key;
 }
 
 PeerArena::~PeerArena() {
-  for (const auto &[region, mapping] : mappings_) unmap(mapping);
-}
-
-void PeerArena::unmap(const Mapping &mapping) noexcept {
-  if (mapping.data != nullptr) munmap(mapping.data, mapping.bytes);
+  for (const auto &[region, mapping] : mappings_) munmap(mapping.data, mapping.bytes);
 }
 
 const std::byte *PeerArena::find(const Place &place, uint64_t bytes) {
@@ -131,13 +129,20 @@ const std::byte *PeerArena::find(const Place &place, uint64_t bytes) {
 
 PeerArena::Mapping *PeerArena::map(uint64_t region) {
   auto found = mappings_.find(region);
-  if (found == mappings_.end() || found->second.data == nullptr) {
+  if (found == mappings_.end()) {
     const uint64_t first = region >> COUNT_BITS, pages = region & MOST_PAGES;
     if (first == 0 || pages == 0 || (first + pages) * page_bytes() > file_.size()) return nullptr;
     if (mappings_.size() >= MOST_MAPPINGS) forget_oldest();
-    found = mappings_.emplace(region, Mapping{}).first;
-    found->second.data = file_.map(first * page_bytes(), pages * page_bytes(), false);
-    found->second.bytes = pages * page_bytes();
+    std::byte *data = nullptr;
+    while (data == nullptr) {
+      try {
+        data = file_.map(first * page_bytes(), pages * page_bytes(), false);
+      } catch (const std::bad_alloc &) {  // as many mappings as a process may have
+        if (mappings_.empty()) throw;
+        forget_oldest();
+      }
+    }
+    found = mappings_.emplace(region, Mapping{data, pages * page_bytes(), 0}).first;
   }
   last_region_ = region;
   return last_ = &found->second;
@@ -147,7 +152,7 @@ PeerArena::Mapping *PeerArena::map(uint64_t region) {
 void PeerArena::forget_oldest() {
   const auto oldest = std::min_element(mappings_.begin(), mappings_.end(),
                                        [](const auto &a, const auto &b) { return a.second.used < b.second.used; });
-  unmap(oldest->second);
+  munmap(oldest->second.data, oldest->second.bytes);
   mappings_.erase(oldest);
   last_ = nullptr;
 }

@@ -57,12 +57,11 @@ class PeerArena {
 
  private:
   struct Mapping {
-    std::byte *data = nullptr;  ///< null: it could not be mapped
+    std::byte *data = nullptr;
     size_t bytes = 0;
     uint64_t used = 0;  ///< when, by the count of looks
   };
   Mapping *map(uint64_t region);
-  static void unmap(const Mapping &mapping) noexcept;
   void forget_oldest();
 
   SharedFile file_;

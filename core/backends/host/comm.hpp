@@ -64,8 +64,8 @@ struct Comm {
   Outcome failure{};            ///< what it said
   bool closed = false;
   std::array<Operation, RECORDS> operations{};
-  std::vector<const void *> inputs;  ///< of a reduction, one a rank
-  Patience patience;
+  std::vector<const void *> inputs;          ///< of a reduction, one a rank
+  std::array<Patience, TARGETS> patience{};  ///< of each target: two waits may be asked for in turn
 
   const std::shared_ptr<Alarm> alarm;
   std::atomic<bool> lost{false};  ///< this rank itself was declared lost

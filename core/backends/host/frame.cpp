@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <system_error>
 
 namespace tpfsdp::host {
 
@@ -22,7 +23,8 @@ constexpr int64_t SLICE_MS = 100;
 constexpr int64_t MOMENT_MS = 20;
 
 void draw(void *target, size_t bytes) {
-  while (getrandom(target, bytes, 0) != static_cast<ssize_t>(bytes)) continue;
+  while (getrandom(target, bytes, 0) != static_cast<ssize_t>(bytes))
+    if (errno != EINTR) throw std::system_error(errno, std::generic_category(), "getrandom");
 }
 
 /// In the namespace that is not of files: it goes with its socket.
@@ -111,7 +113,7 @@ int send_frame(const Descriptor &socket, const void *frame, size_t bytes, const 
   for (;;) {
     if (sendmsg(socket.get(), &message, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes)) return 1;
     if (errno == EINTR) continue;
-    return errno == EAGAIN || errno == ETOOMANYREFS ? 0 : -1;
+    return errno == EAGAIN || errno == ETOOMANYREFS || errno == ENOBUFS || errno == ENOMEM ? 0 : -1;
   }
 }
 

@@ -39,7 +39,7 @@ struct alignas(LINE_BYTES) Record {
     int32_t unit;
     int32_t source;  ///< root of a broadcast, -1
     uint32_t epoch;
-    int32_t code;  ///< ERR: its status; if the data travels inline: its bytes
+    int32_t code;  ///< ERR: its status; OP: which window of staged data; if the data travels inline: its bytes
     uint64_t counts_hash;
     uint64_t fingerprint;  ///< hash of all that ranks must agree on
     uint64_t place;        ///< where the data is; if it travels inline: the element count

@@ -47,14 +47,15 @@ bool is_stopped_for_good(Patience &patience, int32_t peer, int64_t now, int64_t 
 
 /// A rank that cannot act any more, and whose word is still missing at a last look.
 Outcome find_dead(Comm &comm, const Awaiting &awaiting, int32_t from, int64_t now, int64_t passed) {
+  Patience &patience = patience_of(comm, awaiting);
   for (int32_t peer = from; peer < comm.world_size; ++peer) {
     if (peer == comm.rank || there(comm, awaiting, peer, Look::ACQUIRE)) continue;
     const Lane &lane = comm.layout.lane(peer);
     const auto life = static_cast<Life>(comm.words.see(lane.life, Look::ACQUIRE));
     const Vital vital = comm.segment->look_at(peer, life);
-    if (vital == Vital::ALIVE && comm.patience.stopped == peer) comm.patience.stopped = -1;
+    if (vital == Vital::ALIVE && patience.stopped == peer) patience.stopped = -1;
     if (vital == Vital::ALIVE) continue;
-    if (vital == Vital::STOPPED && !is_stopped_for_good(comm.patience, peer, now, passed)) continue;
+    if (vital == Vital::STOPPED && !is_stopped_for_good(patience, peer, now, passed)) continue;
 #if !defined(TPFSDP_MUTANT_NO_LAST_LOOK)
     if (there(comm, awaiting, peer, Look::LAST)) continue;
 #endif
@@ -81,7 +82,7 @@ bool can_be_called_again(const Comm &comm, const Awaiting &awaiting) {
 
 /// PENDING: neither clock is over.
 Outcome clocks(Comm &comm, const Awaiting &awaiting, int32_t peer, int64_t now, int64_t passed) {
-  Patience &patience = comm.patience;
+  Patience &patience = patience_of(comm, awaiting);
   const Lane &lane = comm.layout.lane(peer);
   const uint64_t moving = comm.words.see(lane.moving, Look::ACQUIRE);
   const uint64_t chunk = comm.words.see(lane.chunk, Look::ACQUIRE);
@@ -109,7 +110,7 @@ Outcome clocks(Comm &comm, const Awaiting &awaiting, int32_t peer, int64_t now, 
 }  // namespace
 
 void begin_patience(Comm &comm, const Awaiting &awaiting, int32_t peer) {
-  Patience &patience = comm.patience;
+  Patience &patience = patience_of(comm, awaiting);
   const bool goes_on = patience.target == awaiting.target && patience.sequence == awaiting.sequence;
   if (goes_on && patience.cursor == peer) return;
   const int64_t now = comm.services.clock_ns();
@@ -121,7 +122,7 @@ void begin_patience(Comm &comm, const Awaiting &awaiting, int32_t peer) {
 }
 
 Outcome slow_look(Comm &comm, const Awaiting &awaiting, int32_t peer) {
-  Patience &patience = comm.patience;
+  Patience &patience = patience_of(comm, awaiting);
   const int64_t now = comm.services.clock_ns();
   const int64_t passed = now - std::exchange(patience.slow_ns, now);
 

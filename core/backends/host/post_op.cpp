@@ -22,7 +22,7 @@ int64_t shown_elements(const Comm &comm, const Posting &posting) {
       for (int64_t i = 0; i < op.piece_count; ++i)
         if (op.pieces[i].rank == comm.rank)
           elements = std::max(elements, op.pieces[i].source_offset + op.pieces[i].count);
-      return op.input == nullptr || (elements < 0 && op.input_region == nullptr) ? 0 : elements;
+      return op.input == nullptr ? 0 : std::max<int64_t>(0, elements);
     }
     case TPFSDP_BACKEND_KIND_BROADCAST: return op.source == comm.rank ? posting.elements : 0;
     case TPFSDP_BACKEND_KIND_BARRIER: return 0;
@@ -53,7 +53,7 @@ bool is_in_halves(const Comm &comm, const tpfsdp_backend_op &op) {
 
 uint64_t post_op(Comm &comm, const Posting &posting) {
   const tpfsdp_backend_op &op = posting.op;
-  Record::Body body = body_of(op, posting.phase, comm.epoch);
+  Record::Body body = body_of(op, posting.phase, posting.window, comm.epoch);
   alignas(8) std::byte data[INLINE_BYTES]{};
   const int64_t elements = shown_elements(comm, posting);
   const tpfsdp_dtype dtype = posting.phase == 2 ? op.output_dtype : op.dtype;

@@ -15,6 +15,7 @@ struct Posting {
   int64_t elements;          ///< that move, of the kinds without pieces; what ranks agree on is op.element_count
   const void *source;        ///< what peers read
   Memory *staged = nullptr;  ///< the source lies in it, not in the operation's own region
+  int32_t window = 0;        ///< of staged data
   uint8_t phase = 0;         ///< of an all-reduce of two sequences
 };
 Posting whole_of(const tpfsdp_backend_op &op);

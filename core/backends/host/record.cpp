@@ -41,7 +41,7 @@ uint64_t fingerprint(const Record::Body &body, const tpfsdp_backend_op &op) {
            static_cast<uint64_t>(body.output_dtype) << 32 | static_cast<uint64_t>(body.phase) << 40);
   hash.add(static_cast<uint32_t>(body.unit));
   hash.add(static_cast<uint32_t>(body.source));
-  hash.add(body.epoch);
+  hash.add(static_cast<uint64_t>(body.epoch) | static_cast<uint64_t>(body.code) << 32);
   hash.add(body.counts_hash);
   hash.add(static_cast<uint64_t>(op.element_count));
   hash.add(static_cast<uint64_t>(op.counts_length));
@@ -51,7 +51,7 @@ uint64_t fingerprint(const Record::Body &body, const tpfsdp_backend_op &op) {
 
 }  // namespace
 
-Record::Body body_of(const tpfsdp_backend_op &op, uint8_t phase, uint32_t epoch) {
+Record::Body body_of(const tpfsdp_backend_op &op, uint8_t phase, int32_t window, uint32_t epoch) {
   Record::Body body{};
   body.post = Post::OP;
   body.kind = static_cast<uint8_t>(op.kind);
@@ -60,6 +60,7 @@ Record::Body body_of(const tpfsdp_backend_op &op, uint8_t phase, uint32_t epoch)
   body.reduce_dtype = static_cast<uint8_t>(op.reduce_dtype);
   body.output_dtype = static_cast<uint8_t>(op.output_dtype);
   body.phase = phase;
+  body.code = window;
   body.unit = op.unit;
   body.source = op.source;
   body.epoch = epoch;
@@ -123,6 +124,7 @@ std::string fields_text(const Comm &comm, tpfsdp_backend_call *call, const Recor
   }
   if (body.source >= 0) text += " from rank " + std::to_string(body.source);
   if (body.phase != 0) text += " part " + std::to_string(body.phase);
+  if ((body.flags & FLAG_INLINE) == 0 && body.code > 0) text += " window " + std::to_string(body.code);
   text += unit_text(comm, call, body.unit);
   char counts[64];
   std::snprintf(counts, sizeof counts, "%016llx", static_cast<unsigned long long>(body.counts_hash));

@@ -28,7 +28,8 @@ struct ResetNote {
 };
 
 /// The body of op's record, without place and data.
-Record::Body body_of(const tpfsdp_backend_op &op, uint8_t phase, uint32_t epoch);
+/// window: of data that is staged, from 0.
+Record::Body body_of(const tpfsdp_backend_op &op, uint8_t phase, int32_t window, uint32_t epoch);
 /// Tells peers that `bytes` of data lie at `place`.
 void show(Record::Body *body, std::byte *data, const tpfsdp_backend_op &op, const Place &place, uint64_t bytes);
 /// Puts the data into the record: `bytes` of it, at most INLINE_BYTES.

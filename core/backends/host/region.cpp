@@ -75,7 +75,7 @@ Memory *memory_of(tpfsdp_backend_region *region, const void *data) {
   if (region == nullptr) return nullptr;
   Memory &memory = reinterpret_cast<Region *>(region)->memory;
   const auto *byte = static_cast<const std::byte *>(data);
-  return byte >= memory.data && byte < memory.data + memory.bytes ? &memory : nullptr;
+  return byte >= memory.data && byte <= memory.data + memory.bytes ? &memory : nullptr;
 }
 
 }  // namespace tpfsdp::host

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -34,6 +35,12 @@ bool same_secret(const uint8_t (&a)[16], const uint8_t (&b)[16]) {
   return differs == 0;
 }
 
+Outcome no_descriptors(const Meeting &meeting) {
+  return Outcome::error(TPFSDP_ERR_OUT_OF_MEMORY,
+                        who(meeting, meeting.options.rank) + " has no descriptors left to meet its " +
+                            std::to_string(meeting.options.world_size) + " ranks; raise ulimit -n");
+}
+
 /// Only processes of this user are let in.
 bool is_own_user(const Descriptor &socket) {
   ucred peer{};
@@ -62,8 +69,7 @@ class Host {
     if (!end.ok()) return end;
     const tpfsdp_status status =
         meeting_.services.store_set(meeting_.call, key_of(meeting_).c_str(), &address, sizeof address);
-    if (status < 0)
-      return Outcome::error(status, "comm '" + std::string(meeting_.options.name) + "' cannot write to its store");
+    if (status < 0) return Outcome::error(status, "");  // the store has said why
     while (end.ok() && missing_ > 0) end = take_in();
     if (end.ok()) end = send_all();
     if (!end.ok()) refuse_all(end);
@@ -79,6 +85,7 @@ class Host {
     if (!end.ok()) return end;
     for (;;) {
       Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!socket && (errno == EMFILE || errno == ENFILE)) return no_descriptors(meeting_);
       if (!socket) break;
       if (!is_own_user(socket)) continue;
       guests_.push_back({std::move(socket)});
@@ -104,6 +111,7 @@ class Host {
       return Outcome::error(TPFSDP_ERR_PEER_LOST, guest.rank, 0,
                             who(meeting_, guest.rank) + " ended while the ranks met, with " + ranks_text(missing()) +
                                 " still missing; restart the group");
+    if (heard == -2) return no_descriptors(meeting_);
     guest.is_ours = heard == 1 && files.size() == 1 && hello.magic == FRAME_MAGIC && same_secret(hello.secret, secret_);
     *out_stays = guest.is_ours;
     if (!guest.is_ours) return {};
@@ -120,6 +128,9 @@ class Host {
                             "two processes say that they are " + who(meeting_, hello.rank) + " (one is process " +
                                 std::to_string(hello.pid) + "); give each its own rank");
     met_[static_cast<size_t>(hello.rank)] = {SharedFile(std::move(files.front())), hello.pid, hello.key};
+    if (!met_[static_cast<size_t>(hello.rank)].file.is_sealed())
+      return Outcome::error(TPFSDP_ERR_BACKEND, hello.rank, 0,
+                            who(meeting_, hello.rank) + " came with a file that can shrink; restart the group");
     guest.rank = hello.rank;
     --missing_;
     return {};
@@ -233,14 +244,15 @@ Outcome reach(const Meeting &meeting, const SharedFile &own, Descriptor *out_soc
         meeting.services.store_get(meeting.call, key.c_str(), &address, sizeof address, meeting.deadline_ns);
     if (status == TPFSDP_ERR_TIMEOUT) return no_rank_0(meeting, status);
     if (status == TPFSDP_ERR_CANCELLED) return interrupted(meeting);
-    if (status < 0)
-      return Outcome::error(status, who(meeting, meeting.options.rank) + " cannot read its store for rank 0's address");
+    if (status < 0) return Outcome::error(status, "");  // the store has said why
     const bool is_ours = address.magic == FRAME_MAGIC && address.version == FRAME_VERSION;
     const std::string why =
         is_ours ? apart(meeting, address, self) : "its ranks run different versions of this library";
     if (!why.empty() && meeting.services.clock_ns() - meeting.began_ns > STALE_NS)
       return Outcome::error(is_ours ? TPFSDP_ERR_UNSUPPORTED : TPFSDP_ERR_ABI, why);
     Outcome end = why.empty() ? connect_to(address, out_socket) : Outcome::pending();
+    // The name of a rank 0 that has died is free for everybody.
+    if (end.ok() && !is_own_user(*out_socket)) end = Outcome::pending();
     if (end.ok()) {
       Hello hello{
           FRAME_MAGIC, FRAME_VERSION, meeting.options.rank, meeting.options.world_size, getpid(), own_process_key(),
@@ -267,6 +279,7 @@ bool take(const Answer &answer, std::vector<Descriptor> &files, SharedFile *page
       *pages = SharedFile(std::move(files[i]));
     else
       (*met)[static_cast<size_t>(entry.rank)] = {SharedFile(std::move(files[i])), entry.pid, entry.key};
+    if (!(entry.rank < 0 ? *pages : (*met)[static_cast<size_t>(entry.rank)].file).is_sealed()) return false;
   }
   return true;
 }
@@ -288,10 +301,7 @@ Outcome join_ranks(const Meeting &meeting, const SharedFile &own, SharedFile *pa
     Answer answer{};
     std::vector<Descriptor> files;
     const int heard = receive_frame(socket, &answer, sizeof answer, &files);
-    if (heard == -2)
-      return Outcome::error(TPFSDP_ERR_OUT_OF_MEMORY,
-                            who(meeting, meeting.options.rank) + " has no descriptors left for the memory of its " +
-                                std::to_string(meeting.options.world_size) + " ranks; raise ulimit -n");
+    if (heard == -2) return no_descriptors(meeting);
     if (heard == 1 && answer.status < 0) {
       answer.text[sizeof answer.text - 1] = '\0';
       return Outcome::error(answer.status, answer.at_fault, 0, answer.text);

@@ -92,7 +92,7 @@ Outcome outside(const Comm &comm, tpfsdp_backend_call *call, uint64_t sequence, 
                             std::to_string(part.bytes) + " bytes from byte " + std::to_string(part.offset) +
                             " of what rank " + std::to_string(part.rank) + " gives, which are " +
                             std::to_string(shown_bytes(comm.layout.record(part.rank, sequence))) +
-                            "; nothing of it was read. Correct the pieces, reset on every rank, then go on");
+                            "; that piece was not read. Correct the pieces, reset on every rank, then go on");
 }
 
 std::pair<int64_t, int64_t> slice_of(const Comm &comm, int64_t element_count, int32_t rank) {

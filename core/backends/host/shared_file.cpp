@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -26,13 +27,14 @@ namespace tpfsdp::host {
 namespace {
 
 constexpr size_t HUGE_PAGE = size_t{2} << 20;
+constexpr size_t PIECE_BYTES = size_t{16} << 20;
 
 Outcome no_memory(size_t bytes, const std::string &why) {
   return Outcome::error(TPFSDP_ERR_OUT_OF_MEMORY, "no " + std::to_string(bytes) + " bytes of shared memory: " + why);
 }
 
 /// What this machine can still give, as it says itself; -1: it does not say.
-int64_t available_bytes() {
+int64_t machine_bytes() {
   FILE *file = std::fopen("/proc/meminfo", "re");
   if (file == nullptr) return -1;
   char line[128];
@@ -41,6 +43,25 @@ int64_t available_bytes() {
     if (std::sscanf(line, "MemAvailable: %lld kB", &kilobytes) != 1) kilobytes = -1;
   std::fclose(file);
   return kilobytes < 0 ? -1 : kilobytes * 1024;
+}
+
+/// A number that a file begins with; -1: it does not.
+int64_t number_in(const char *path) {
+  FILE *file = std::fopen(path, "re");
+  if (file == nullptr) return -1;
+  long long number = -1;
+  if (std::fscanf(file, "%lld", &number) != 1) number = -1;
+  std::fclose(file);
+  return number;
+}
+
+/// The least of what the machine has and of what a container's own limit leaves.
+int64_t available_bytes() {
+  const int64_t machine = machine_bytes();
+  const int64_t limit = number_in("/sys/fs/cgroup/memory.max"), used = number_in("/sys/fs/cgroup/memory.current");
+  if (limit < 0 || used < 0) return machine;
+  const int64_t container = std::max<int64_t>(0, limit - used);
+  return machine < 0 ? container : std::min(machine, container);
 }
 
 /// What would end in a signal instead of an error.
@@ -54,8 +75,8 @@ Outcome check_limits(uint64_t end, size_t bytes) {
   // The kernel would rather end a process than refuse.
   const int64_t available = available_bytes();
   if (available >= 0 && bytes > static_cast<uint64_t>(available))
-    return no_memory(bytes,
-                     "this machine has " + std::to_string(available) + " left; use smaller units, or more memory");
+    return no_memory(bytes, "this machine, or this container, has " + std::to_string(available) +
+                                " left; use smaller units, or more memory");
   return {};
 }
 
@@ -80,6 +101,11 @@ SharedFile::~SharedFile() {
 bool SharedFile::is_intact() const {
   struct stat status{};
   return fstat(file_.get(), &status) == 0 && status.st_dev == device_ && status.st_ino == inode_;
+}
+
+bool SharedFile::is_sealed() const {
+  const int seals = fcntl(file_.get(), F_GET_SEALS);
+  return seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
 }
 
 uint64_t SharedFile::size() const {
@@ -107,12 +133,18 @@ Outcome SharedFile::extend(uint64_t offset, size_t bytes) {
                           "this process closed the descriptors of this library's shared memory, and cannot get more");
   Outcome end = check_limits(offset + bytes, bytes);
   if (!end.ok()) return end;
-  int result;
-  do result = posix_fallocate(file_.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes));
-  while (result == EINTR);
-  if (result == 0) return {};
-  punch(offset, bytes);
-  return no_memory(bytes, std::strerror(result));
+  // In pieces: some kernels undo all of a call that a signal interrupts.
+  for (size_t at = 0; at < bytes;) {
+    const size_t piece = std::min(PIECE_BYTES, bytes - at);
+    const int result = posix_fallocate(file_.get(), static_cast<off_t>(offset + at), static_cast<off_t>(piece));
+    if (result == EINTR) continue;
+    if (result != 0) {
+      punch(offset, bytes);
+      return no_memory(bytes, std::strerror(result));
+    }
+    at += piece;
+  }
+  return {};
 }
 
 void SharedFile::punch(uint64_t offset, size_t bytes) noexcept {

@@ -33,6 +33,8 @@ class SharedFile {
   /// False: the host closed the descriptor, which may be another file's now.
   bool is_intact() const;
   /// 0 if it is not intact.
+  /// A peer's file that could shrink would take mapped pages away.
+  bool is_sealed() const;
   uint64_t size() const;
 
   /// Makes [offset, offset + bytes) zeroed memory of the file.

@@ -167,11 +167,11 @@ Posting stage(const Comm &comm, const tpfsdp_backend_op &op, const Windows &wind
   return posting;
 }
 
-Outcome submit_window(Comm &comm, tpfsdp_backend_call *call, const tpfsdp_backend_op &op, const Windows &windows,
-                      bool may_wait, uint64_t *out_sequence) {
+/// Posts the window that comes next.
+Outcome post_window(Comm &comm, tpfsdp_backend_call *call, const tpfsdp_backend_op &op, const Windows &windows,
+                    bool may_wait, uint64_t *out_sequence) {
   Staging &staging = comm.staging;
   Staging::Slot *slot = &staging.slots[staging.next];
-  const bool halves = op.kind == TPFSDP_BACKEND_KIND_ALL_REDUCE;
   Posting posting{};
   if (comm.half_reduced == 0) {
     Outcome end = make_room(comm, call, may_wait);
@@ -184,19 +184,32 @@ Outcome submit_window(Comm &comm, tpfsdp_backend_call *call, const tpfsdp_backen
     posting = {op, window.count(), slot->region->memory.data, &slot->region->memory, 0};
     posting.op.output = slot->region->memory.data + windows.slot_bytes() / 2;
   }
-  uint64_t sequence = 0;
-  if (halves) {
+  posting.window = static_cast<int32_t>(staging.window);
+  if (op.kind == TPFSDP_BACKEND_KIND_ALL_REDUCE) {
     const int64_t offset = windows.bytes(op.output_dtype, windows.window(staging.window).begin);
-    Outcome end = post_halves(comm, call, posting, byte_of(op.output, offset), may_wait, &sequence);
+    Outcome end = post_halves(comm, call, posting, byte_of(op.output, offset), may_wait, out_sequence);
     if (!end.ok()) return end;
   } else {
-    sequence = post_op(comm, posting);
+    *out_sequence = post_op(comm, posting);
   }
-  slot->used = sequence;
+  slot->used = *out_sequence;
   staging.next = 1 - staging.next;
-  ++staging.window;
-  *out_sequence = staging.half_done = sequence;
   return {};
+}
+
+/// A window is complete before the next is posted: so all ranks end an operation that fails at the same one, and
+/// nothing of it is under way then.
+Outcome complete_window(Comm &comm, tpfsdp_backend_call *call, bool may_wait) {
+  Staging &staging = comm.staging;
+  Outcome end = complete(comm, call, staging.half_done, may_wait);
+  if (end.ok()) {
+    ++staging.window;
+    staging.half_done = 0;
+  } else if (comm.done >= staging.half_done) {
+    staging.window = 0;
+    staging.half_done = 0;
+  }  // else it is the failure of a collective before this one, or none: asked again it goes on
+  return end;
 }
 
 }  // namespace
@@ -218,14 +231,27 @@ bool is_staged(const Comm &comm, const tpfsdp_backend_op &op) {
 Outcome submit_staged(Comm &comm, tpfsdp_backend_call *call, const tpfsdp_backend_op &op, bool may_wait,
                       uint64_t *out_sequence) {
   const Windows windows(comm, op);
-  Outcome end;
-  while (end.ok() && comm.staging.window < windows.count())
-    end = submit_window(comm, call, op, windows, may_wait, out_sequence);
-  // After PENDING and CANCELLED it is asked for again, and goes on.
-  if (end.status == TPFSDP_PENDING || end.status == TPFSDP_ERR_CANCELLED) return end;
-  comm.staging.window = 0;
-  comm.staging.half_done = 0;
-  return end;
+  Staging &staging = comm.staging;
+  for (;;) {
+    if (staging.half_done != 0) {
+      Outcome end = complete_window(comm, call, may_wait);
+      if (!end.ok()) return end;
+    }
+    uint64_t sequence = 0;
+    Outcome end = post_window(comm, call, op, windows, may_wait, &sequence);
+    if (!end.ok()) {
+      const bool goes_on = end.status == TPFSDP_PENDING || end.status == TPFSDP_ERR_CANCELLED;
+      if (!goes_on && comm.half_reduced == 0) staging.window = 0;
+      return end;
+    }
+    if (staging.window + 1 < windows.count()) {
+      staging.half_done = sequence;
+      continue;
+    }
+    staging.window = 0;
+    *out_sequence = sequence;
+    return {};
+  }
 }
 
 }  // namespace tpfsdp::host

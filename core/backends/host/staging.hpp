@@ -30,12 +30,12 @@ struct Staging {
   };
   std::array<Slot, 2> slots;
   size_t next = 0;
-  int64_t window = 0;      ///< of the operation that is half done
-  uint64_t half_done = 0;  ///< its last sequence so far, 0: no operation is
+  int64_t window = 0;      ///< of the operation under way that comes next, or is posted
+  uint64_t half_done = 0;  ///< its sequence, if it is posted and is not the last
 };
 
 bool is_staged(const Comm &comm, const tpfsdp_backend_op &op);
-/// Posts all windows of op; those before the last two are complete then. As submit.
+/// Posts all windows of op; those before the last are complete then. As submit.
 Outcome submit_staged(Comm &comm, tpfsdp_backend_call *call, const tpfsdp_backend_op &op, bool may_wait,
                       uint64_t *out_sequence);
 

@@ -89,8 +89,8 @@ Outcome wait_for(Comm &comm, const Awaiting &awaiting, int32_t peer) {
 Outcome poll(Comm &comm, const Awaiting &awaiting, int32_t peer) {
   Outcome end = look_around(comm, awaiting, peer);
   if (end.status != TPFSDP_PENDING) return end;
-  return comm.services.clock_ns() - comm.patience.slow_ns >= SLICE_NS ? slow_look(comm, awaiting, peer)
-                                                                      : std::move(end);
+  return comm.services.clock_ns() - patience_of(comm, awaiting).slow_ns >= SLICE_NS ? slow_look(comm, awaiting, peer)
+                                                                                    : std::move(end);
 }
 
 }  // namespace
@@ -113,8 +113,12 @@ bool there(const Comm &comm, const Awaiting &awaiting, int32_t peer, Look look) 
   return false;
 }
 
+Patience &patience_of(Comm &comm, const Awaiting &awaiting) {
+  return comm.patience[static_cast<size_t>(awaiting.target)];
+}
+
 Outcome await(Comm &comm, const Awaiting &awaiting) {
-  Patience &patience = comm.patience;
+  Patience &patience = patience_of(comm, awaiting);
   const bool goes_on = patience.target == awaiting.target && patience.sequence == awaiting.sequence;
   for (int32_t peer = goes_on ? patience.cursor : 0; peer < comm.world_size; ++peer) {
     if (peer == comm.rank || there(comm, awaiting, peer, Look::ACQUIRE)) continue;

@@ -5,6 +5,7 @@
 #ifndef TPFSDP_BACKENDS_HOST_WAIT_HPP
 #define TPFSDP_BACKENDS_HOST_WAIT_HPP
 
+#include <cstddef>
 #include <cstdint>
 
 #include <tpfsdp/backend.h>
@@ -24,6 +25,7 @@ enum class Target {
   DONE,    ///< done has reached a sequence
   STEP     ///< step has reached a sequence
 };
+inline constexpr size_t TARGETS = 5;
 
 struct Awaiting {
   Target target = Target::NOTHING;
@@ -52,6 +54,7 @@ struct Patience {
 
 /// OK when the word of every peer is there; else what ended the wait.
 Outcome await(Comm &comm, const Awaiting &awaiting);
+Patience &patience_of(Comm &comm, const Awaiting &awaiting);
 bool there(const Comm &comm, const Awaiting &awaiting, int32_t peer, Look look);
 
 }  // namespace tpfsdp::host

@@ -189,8 +189,8 @@ TEST_F(LaunchStore, OneForAllRanksAndAnotherForEveryOtherLaunch) {
     EXPECT_EQ(launch->world_size, 4);
     EXPECT_EQ(launch->local_rank, row.local_rank);
     EXPECT_EQ(launch->local_world_size, row.local_world_size);
-    EXPECT_THAT(launch->store, MatchesRegex("file:/tmp/tpfsdp-[0-9]+/[0-9a-f]{16}"));
-    EXPECT_THAT(launch->store, HasSubstr(cat("/tpfsdp-", geteuid(), "/")));
+    EXPECT_THAT(launch->store, MatchesRegex("file:/tmp/tpfsdp-[0-9]+-[0-9a-f]{16}"));
+    EXPECT_THAT(launch->store, HasSubstr(cat("/tpfsdp-", geteuid(), "-")));
     const auto next = read(with(row.variables, row.next_rank));
     EXPECT_EQ(next->rank, 3);
     EXPECT_EQ(next->store, launch->store);
@@ -276,7 +276,7 @@ std::string rank_programs_below(const std::string &launcher) {
 TEST_F(LaunchStore, OfAnUnnamedJobComesFromItsLauncherThroughScripts) {
   set({});
   const std::string first = rank_programs_below("sh -c"), second = rank_programs_below("sh -c");
-  EXPECT_THAT(first, MatchesRegex("(file:/tmp/tpfsdp-[0-9]+/[0-9a-f]{16}\n){2}"));
+  EXPECT_THAT(first, MatchesRegex("(file:/tmp/tpfsdp-[0-9]+-[0-9a-f]{16}\n){2}"));
   const std::string line = first.substr(0, first.size() / 2);
   EXPECT_EQ(first, line + line);
   EXPECT_EQ(second.size(), first.size());

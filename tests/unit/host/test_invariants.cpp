@@ -166,9 +166,10 @@ TEST(Invariant, GradientSlotFree) {
     Op op = all_gather(rank, data, out.data(), {100, 100}, region);
     ASSERT_EQ(rank.submit(op), TPFSDP_OK) << rank.call.text;
     of(rank).done = 1;
-    of(rank).patience.target = host::Target::DONE;
-    of(rank).patience.sequence = 1;
-    of(rank).patience.cursor = 2;
+    host::Patience &patience = of(rank).patience[static_cast<size_t>(host::Target::DONE)];
+    patience.target = host::Target::DONE;
+    patience.sequence = 1;
+    patience.cursor = 2;
     static_cast<void>(rank.wait_read(1));
     table().region_destroy(region);
   });
@@ -181,9 +182,10 @@ TEST(Invariant, WindowAgreed) {
       [](Rank &rank) {
         ASSERT_EQ(rank.barrier(), TPFSDP_OK) << rank.call.text;
         table().publish_step(rank.comm);
-        of(rank).patience.target = host::Target::STEP;
-        of(rank).patience.sequence = 1;
-        of(rank).patience.cursor = 2;
+        host::Patience &patience = of(rank).patience[static_cast<size_t>(host::Target::STEP)];
+        patience.target = host::Target::STEP;
+        patience.sequence = 1;
+        patience.cursor = 2;
         EXPECT_EQ(table().wait_step(rank.call.handle(), rank.comm, 1), TPFSDP_ERR_INTERNAL);
       },
       one_barrier);
