@@ -160,6 +160,36 @@ TEST(Clock, LongWaitIsLoggedWithTheMissingRanks) {
   hooks() = {};
 }
 
+TEST(Clock, TwoWaitsPolledInTurnTimeOutToo) {
+  std::atomic<bool> over{false};
+  run_ranks(
+      2,
+      [&](Rank &rank) {
+        void *in = nullptr;
+        tpfsdp_backend_region *region = nullptr;
+        ASSERT_EQ(table().region_create(rank.call.handle(), rank.comm, 400, &in, &region), TPFSDP_OK);
+        std::vector<float> out(200);
+        Op op = all_gather(rank, static_cast<float *>(in), out.data(), {100, 100}, region);
+        ASSERT_EQ(rank.submit(op), TPFSDP_OK);
+        if (rank.rank == 1) {
+          while (!over) std::this_thread::sleep_for(milliseconds(5));  // reads nothing, posts nothing more
+        } else {
+          ASSERT_EQ(rank.complete(1), TPFSDP_OK) << rank.call.text;
+          ASSERT_EQ(rank.submit(op), TPFSDP_OK);
+          tpfsdp_status status = TPFSDP_PENDING;
+          const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+          while (status == TPFSDP_PENDING && std::chrono::steady_clock::now() < until) {
+            status = rank.wait_read(1, false);
+            if (status == TPFSDP_PENDING) status = rank.complete(2, false);
+          }
+          EXPECT_EQ(status, TPFSDP_ERR_TIMEOUT) << rank.call.text;
+          over = true;
+        }
+        table().region_destroy(region);
+      },
+      short_clocks(300, 60000));
+}
+
 TEST(Clock, JoinTimesOut) {
   Store store;
   Rank alone(0, 2, &store);
