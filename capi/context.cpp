@@ -155,7 +155,7 @@ tpfsdp_status tpfsdp_context_get_info(tpfsdp_context *context, tpfsdp_context_in
     tpfsdp_context_info info{};
     info.rank = rank.rank();
     info.world_size = rank.world_size();
-    info.local_rank = rank.rank();  // all ranks are threads of this process
+    info.local_rank = rank.rank();  // all ranks are on this machine
     info.local_world_size = rank.world_size();
     info.arrival_timeout_ms = rank.options().arrival_timeout_ms;
     info.progress_timeout_ms = rank.options().progress_timeout_ms;
