@@ -9,6 +9,11 @@ import numpy as np
 
 import tpfsdp
 
+
+def say(text: str) -> None:
+    print(f"{text}\n", end="", flush=True)  # in one piece, since four processes share the output
+
+
 with tpfsdp.Context() as rank:
     values = np.full(1000, rank.rank, np.float32)
     try:
@@ -17,7 +22,7 @@ with tpfsdp.Context() as rank:
         rank.group.all_gather(values)
         raise SystemExit("the ranks did different things, and nobody noticed")
     except tpfsdp.Mismatch as error:
-        print(f"rank {rank.rank}: {error}", flush=True)
+        say(f"rank {rank.rank}: {error}")
     rank.group.reset()
     total = rank.group.all_reduce(np.float32(rank.rank))
-    print(f"rank {rank.rank}: after the reset the ranks' numbers add up to {total:g}", flush=True)
+    say(f"rank {rank.rank}: after the reset the ranks' numbers add up to {total:g}")
