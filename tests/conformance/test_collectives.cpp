@@ -152,7 +152,10 @@ class Execution {
     input_ = inputs_[static_cast<size_t>(me.rank)];
     if (c.op == kBroadcast && me.rank == source()) output_ = input_;
     if (c.in_place && (c.op == kAllGather || c.op == kAllGatherUnequal)) {
-      std::copy(input_.begin(), input_.end(), output_.begin() + own_offset());
+      // Parts that do not fill their last byte are refused, but must have somewhere to lie before.
+      const auto own = static_cast<size_t>(own_offset());
+      output_.resize(std::max(output_.size(), own + input_.size()), 0xa5);
+      std::copy(input_.begin(), input_.end(), output_.begin() + static_cast<std::ptrdiff_t>(own));
     } else if (c.in_place && c.op == kAllReduce) {
       output_ = input_;
     }
