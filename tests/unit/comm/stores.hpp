@@ -3,9 +3,9 @@
 // name.
 #pragma once
 
-#include "base/error.hpp"
 #include "comm/recorder.hpp"
 #include "comm/store.hpp"
+#include "unit/comm/refusal.hpp"
 
 #include <gtest/gtest.h>
 
@@ -26,20 +26,6 @@
 extern char **environ;
 
 namespace tpfsdp {
-
-template <class Body>
-std::string refusal(Status status, Body &&body) {
-  try {
-    body();
-  } catch (const Failure &failure) {
-    EXPECT_EQ(failure.status(), status) << failure.what();
-    return failure.what();
-  }
-  ADD_FAILURE() << "nothing was refused";
-  return "";
-}
-
-inline bool contains(const std::string &text, const std::string &part) { return text.find(part) != std::string::npos; }
 
 inline int64_t in_seconds(int64_t seconds) { return monotonic_ns() + seconds * 1'000'000'000; }
 

@@ -3,6 +3,7 @@
 #include "comm/exchange.hpp"
 #include "comm/mesh.hpp"
 #include "comm/run_ranks.hpp"
+#include "unit/comm/refusal.hpp"
 
 #include <gtest/gtest.h>
 
@@ -18,19 +19,6 @@ void on(int32_t ranks, Body &&body) {
   run_ranks(ranks, {},
             [&](int32_t rank, int32_t, const Ref<Context> &context) { body(rank, Ref<Group>(&context->group())); });
 }
-
-template <class Body>
-std::string refusal(Status status, Body &&body) {
-  try {
-    body();
-  } catch (const Failure &failure) {
-    EXPECT_EQ(failure.status(), status) << failure.what();
-    return failure.what();
-  }
-  ADD_FAILURE() << "nothing was refused";
-  return "";
-}
-bool contains(const std::string &text, const std::string &part) { return text.find(part) != std::string::npos; }
 
 TEST(Mesh, LaysRanksOutRowMajor) {
   on(12, [](int32_t rank, const Ref<Group> &group) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/recorder.hpp"
 #include "comm/store.hpp"
+#include "unit/comm/refusal.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,20 +10,6 @@
 
 namespace tpfsdp {
 namespace {
-
-template <class Body>
-std::string refusal(Status status, Body &&body) {
-  try {
-    body();
-  } catch (const Failure &failure) {
-    EXPECT_EQ(failure.status(), status) << failure.what();
-    return failure.what();
-  }
-  ADD_FAILURE() << "nothing was refused";
-  return "";
-}
-
-bool contains(const std::string &text, const std::string &part) { return text.find(part) != std::string::npos; }
 
 TEST(Store, GivesWhatWasSet) {
   const auto store = make_local_store();
