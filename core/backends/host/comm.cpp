@@ -28,7 +28,7 @@ Outcome check(const tpfsdp_backend_comm_options &options) {
   return {};
 }
 
-/// The pages must be those of this comm, and this rank's place in them free.
+/// The pages must be those of this comm.
 Outcome check(const Segment &segment, const tpfsdp_backend_comm_options &options) {
   const Layout layout(segment.pages(), options.world_size);
   const FrontPage &front = layout.front();
@@ -40,9 +40,6 @@ Outcome check(const Segment &segment, const tpfsdp_backend_comm_options &options
                                                    std::to_string(front.world_size) + ", rank " +
                                                    std::to_string(options.rank) + " says " +
                                                    std::to_string(options.world_size));
-  if (layout.lane(options.rank).life.load(std::memory_order_acquire) != static_cast<uint32_t>(Life::UNBORN))
-    return Outcome::error(TPFSDP_ERR_INVALID_ARGUMENT,
-                          "rank " + std::to_string(options.rank) + " has joined comm '" + options.name + "' already");
   return {};
 }
 
@@ -82,7 +79,12 @@ Outcome create(const tpfsdp_backend_services &services, const Provider &provider
   }
 
   auto comm = std::make_unique<Comm>(services, provider, segment, options, scheduler);
-  comm->words.publish(comm->lane().life, static_cast<uint32_t>(Life::ALIVE), Point::LIFE);
+  // Two threads that say they are the same rank: the second finds the place taken, and leaves it as it is.
+  if (!comm->words.claim(comm->lane().life, static_cast<uint32_t>(Life::ALIVE), Point::LIFE)) {
+    provider.met(meeting, *segment);
+    return Outcome::error(TPFSDP_ERR_INVALID_ARGUMENT, "two ranks of comm '" + comm->name + "' say that they are rank " + std::to_string(comm->rank) +
+                              "; give each its own rank");
+  }
   end = await(*comm, {Target::JOINED, 1, false, call, true});
   provider.met(meeting, *segment);
   if (!end.ok()) {

@@ -55,7 +55,7 @@ Outcome raise(Alarm &alarm, Outcome cause) {
     first = !std::exchange(alarm.raised, true);
     if (first) write_abort(&alarm.layout.texts(alarm.rank).of_abort, cause);
   }
-  if (first) alarm.words.claim(alarm.layout.front().abort, abort_word(alarm.rank, cause));
+  if (first) alarm.words.claim(alarm.layout.front().abort, abort_word(alarm.rank, cause), Point::ABORT);
   Outcome ruling = sticky(alarm, Look::LAST);
   return ruling.ok() ? std::move(cause) : ruling;
 }

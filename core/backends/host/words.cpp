@@ -60,13 +60,18 @@ void Words::mark_before_look(Word &word, uint64_t value, Point point) {
   word.store(value, std::memory_order_seq_cst);
 }
 
-bool Words::claim(Word &word, uint64_t value) {
-  at(Point::ABORT, &word, value);
-  uint64_t none = 0;
+template <class Value>
+bool Words::claim_any(std::atomic<Value> &word, Value value, Point point) {
+  at(point, &word, value);
+  Value none = 0;
   const bool won = word.compare_exchange_strong(none, value, std::memory_order_seq_cst);
   ring();
   return won;
 }
+
+bool Words::claim(Word &word, uint64_t value, Point point) { return claim_any(word, value, point); }
+
+bool Words::claim(Bell &word, uint32_t value, Point point) { return claim_any(word, value, point); }
 
 uint64_t Words::see(const Word &word, Look look, uint64_t awaited) const {
   at(Point::SEE, &word, awaited);

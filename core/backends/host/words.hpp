@@ -60,8 +60,9 @@ class Words {
   void mark(Word &word, uint64_t value, Point point);
   /// As mark, ordered before every later look of this rank: one half of a withdrawal's hand-shake.
   void mark_before_look(Word &word, uint64_t value, Point point);
-  /// The first writer wins; wakes everybody.
-  bool claim(Word &word, uint64_t value);
+  /// As publish, but only over zero: the first writer wins. False where another was first.
+  bool claim(Word &word, uint64_t value, Point point);
+  bool claim(Bell &word, uint32_t value, Point point);
   uint64_t see(const Word &word, Look look, uint64_t awaited = 0) const;
   uint32_t see(const Bell &word, Look look) const;
 
@@ -76,6 +77,8 @@ class Words {
 
  private:
   void at(Point point, const void *word, uint64_t value) const;
+  template <class Value>
+  bool claim_any(std::atomic<Value> &word, Value value, Point point);
 
   Bell *bell_;
   Bell *sleepers_;
