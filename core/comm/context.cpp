@@ -16,6 +16,8 @@ void Context::shutdown() {
       if (failure.status() != TPFSDP_ERR_PEER_LOST) throw;
     }
   }
+  // Before the last meeting, so that no rank finds it again after.
+  if (rank_->rank() == 0) rank_->store().discard();
   if (!group_->is_shut_down()) group_->shutdown();
   rank_->is_shut_down = true;
 }

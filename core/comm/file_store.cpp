@@ -42,17 +42,17 @@ std::string encode_head(const std::string &key) {
 
 class FileStore final : public Store {
  public:
-  explicit FileStore(std::string path) : path_(std::move(path)) {}
+  FileStore(std::string path, Directory owner) : path_(std::move(path)), owner_(owner) {}
 
   void set(const std::string &key, const std::string &value) override {
     check_store_entry(key.size(), value.size());
-    write(PrivateDirectory(path_), kValuePrefix, key, value);
+    write(open(), kValuePrefix, key, value);
   }
 
   std::optional<std::string> find(const std::string &key, int64_t deadline_ns) override {
     check_store_entry(key.size(), 0);
     for (int64_t pause = kFirstPauseNs;; pause = std::min(2 * pause, kLongestPauseNs)) {
-      if (std::optional<std::string> value = read(PrivateDirectory(path_), kValuePrefix, key)) return value;
+      if (std::optional<std::string> value = read(open(), kValuePrefix, key)) return value;
       const int64_t now = monotonic_ns();
       if (now >= deadline_ns) return std::nullopt;
       const timespec time{0, static_cast<long>(std::min(deadline_ns - now, pause))};
@@ -62,7 +62,7 @@ class FileStore final : public Store {
 
   int64_t add(const std::string &key, int64_t amount) override {
     check_store_entry(key.size(), 0);
-    const PrivateDirectory directory(path_);
+    const PrivateDirectory directory = open();
     const PrivateDirectory::Lock lock(directory, kLockName);
     int64_t sum = 0;
     if (const std::optional<std::string> text = read(directory, kSumPrefix, key)) {
@@ -76,7 +76,25 @@ class FileStore final : public Store {
     return sum;
   }
 
+  void discard() noexcept override {
+    if (owner_ == Directory::kOfUser) return;
+    try {
+      const PrivateDirectory opened(path_);
+      for (const std::string &name : opened.names())
+        if (is_ours(name)) opened.remove(name);
+      rmdir(path_.c_str());
+    } catch (const std::exception &) {
+      // What cannot be opened or listed is not ours to remove.
+    }
+  }
+
  private:
+  // Another group of the same launch may have ended and removed it.
+  PrivateDirectory open() const {
+    if (owner_ == Directory::kOfJob) PrivateDirectory::make(path_);
+    return PrivateDirectory(path_);
+  }
+
   static void write(const PrivateDirectory &directory, std::string_view prefix, const std::string &key,
                     const std::string &value) {
     directory.replace(file_name(prefix, key), encode_head(key) + value);
@@ -94,27 +112,16 @@ class FileStore final : public Store {
   }
 
   const std::string path_;
+  const Directory owner_;
 };
 
 }  // namespace
 
-std::shared_ptr<Store> open_file_store(const std::string &directory) {
+std::shared_ptr<Store> open_file_store(const std::string &directory, Directory owner) {
   std::string path = PrivateDirectory::normal_path(directory);
   PrivateDirectory::make(path);
   const PrivateDirectory opened(path);
-  return std::make_shared<FileStore>(std::move(path));
-}
-
-void remove_file_store(const std::string &directory) noexcept {
-  try {
-    const std::string path = PrivateDirectory::normal_path(directory);
-    const PrivateDirectory opened(path);
-    for (const std::string &name : opened.names())
-      if (is_ours(name)) opened.remove(name);
-    rmdir(path.c_str());
-  } catch (const std::exception &) {
-    // What cannot be opened or listed is not ours to remove.
-  }
+  return std::make_shared<FileStore>(std::move(path), owner);
 }
 
 }  // namespace tpfsdp

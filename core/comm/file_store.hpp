@@ -10,10 +10,9 @@ namespace tpfsdp {
 // Makes the directory, and parents that are missing, with mode 0700. Throws INVALID_ARGUMENT for a directory that is a
 // symbolic link, another user's, or writable by others. Every call throws IO or OUT_OF_MEMORY (also where a disk is
 // full), and leaves nothing half written.
-std::shared_ptr<Store> open_file_store(const std::string &directory);
-
-// Removes the store's files and then the directory, when all ranks have done with it. Files of others stay, and with
-// them the directory.
-void remove_file_store(const std::string &directory) noexcept;
+// discard() removes a directory that is the job's own: the store's files, and then the directory. Files of others stay,
+// and with them the directory.
+enum class Directory { kOfUser, kOfJob };
+std::shared_ptr<Store> open_file_store(const std::string &directory, Directory owner = Directory::kOfUser);
 
 }  // namespace tpfsdp

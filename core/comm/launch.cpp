@@ -190,6 +190,7 @@ std::optional<Launch> read_launch() {
     if (has_rank && has_world_size) {
       Launch launch = read_numbers(launcher);
       launch.store = find_store(launch);
+      launch.is_store_given = value_of("TPFSDP_STORE") != nullptr;
       return launch;
     }
     if ((has_rank || has_world_size) && !lone) lone = &launcher;

@@ -17,6 +17,7 @@ struct Launch {
   // Where the ranks of this launch, and of no other, meet: "file:DIR" or "tcp:HOST:PORT" as TPFSDP_STORE says, else
   // "file:DIR" of a directory that need not be there yet. Empty: nothing tells this launch from another.
   std::string store;
+  bool is_store_given = false;  // by TPFSDP_STORE
 };
 
 // The first of torchrun's, Open MPI's, PMI's and Slurm's variables that are set. Throws INVALID_ARGUMENT for values

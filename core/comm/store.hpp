@@ -19,6 +19,9 @@ class Store {
   virtual std::optional<std::string> find(const std::string &key, int64_t deadline_ns) = 0;
   virtual int64_t add(const std::string &key, int64_t amount) = 0;  // the sum after it
 
+  // Removes what the job made for it, where nobody else could want it: of rank 0, when the job ends in order.
+  virtual void discard() noexcept {}
+
   // As find, but throws TIMEOUT past the deadline.
   std::string get(const std::string &key, int64_t deadline_ns);
 };

@@ -247,29 +247,27 @@ TEST(FileStore, EveryAllocationMayFail) {
   EXPECT_GT(failures, 10);
 }
 
-TEST(FileStore, IsRemovedWithItsOwnFilesOnly) {
+TEST(FileStore, OfTheJobIsDiscardedWithItsOwnFilesOnly) {
   const TemporaryDirectory temporary;
   const std::string directory = temporary / "store", foreign = directory + "/tpfsdp-value-notes";
   const size_t before = open_descriptors();
+  const auto store = open_file_store(directory + "/", Directory::kOfJob);
   const auto fill = [&] {
-    const auto store = open_file_store(directory);
     store->set("a", "b");
     store->add("n", 1);
     std::ofstream(directory + "/tpfsdp-temporary-0123456789abcdef") << "of a process that died";
   };
   fill();
   EXPECT_EQ(entries_of(directory), 4u);
-  remove_file_store(directory + "/");
+  store->discard();
   EXPECT_FALSE(std::filesystem::exists(directory));
-  remove_file_store(directory);
-  remove_file_store("");
+  store->discard();
 
-  fill();
+  fill();  // another group of the job begins
   std::ofstream(foreign) << "of the user";
-  std::filesystem::create_directory_symlink(directory, temporary / "link");
-  remove_file_store(temporary / "link");
+  open_file_store(directory)->discard();
   EXPECT_EQ(entries_of(directory), 5u);
-  remove_file_store(directory);
+  store->discard();
   EXPECT_EQ(only_file(directory), foreign);
   EXPECT_EQ(open_descriptors(), before);
 }
