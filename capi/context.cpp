@@ -17,6 +17,7 @@ namespace {
 
 using LogCallback = Callback<tpfsdp_log_args>;
 using InterruptCallback = Callback<tpfsdp_interrupt_args>;
+using ListeningCallback = Callback<tpfsdp_listening_args>;
 using RankCallback = Callback<tpfsdp_rank_args>;
 
 Log make_log(LogCallback callback, tpfsdp_log_level level) {
@@ -51,19 +52,35 @@ Interrupt make_interrupt(InterruptCallback callback) {
   };
 }
 
+std::function<Status(const std::string &, int32_t)> make_listening(ListeningCallback callback) {
+  if (!callback) return {};
+  return [callback = std::move(callback)](const std::string &store, int32_t port) {
+    tpfsdp_listening_args args{};
+    args.struct_size = sizeof args;
+    args.port = port;
+    args.store = store.c_str();
+    return callback(args);
+  };
+}
+
 // The callbacks of the options. All are copied before one is refused, so that each is dropped in any case.
 struct Callbacks {
   LogCallback log;
   InterruptCallback interrupt;
+  ListeningCallback listening;
 
   explicit Callbacks(const tpfsdp_context_options &options) {
     std::exception_ptr refused;
-    try {
-      if (options.log) log = LogCallback::copy_of(*options.log, "log");
-    } catch (const Failure &) {
-      refused = std::current_exception();
-    }
-    if (options.interrupt) interrupt = InterruptCallback::copy_of(*options.interrupt, "interrupt");
+    const auto copy = [&refused](auto &callback, const auto *record, const char *name) {
+      try {
+        if (record) callback = std::remove_reference_t<decltype(callback)>::copy_of(*record, name);
+      } catch (const std::exception &) {
+        if (!refused) refused = std::current_exception();
+      }
+    };
+    copy(log, options.log, "log");
+    copy(interrupt, options.interrupt, "interrupt");
+    copy(listening, options.listening, "listening");
     if (refused) std::rethrow_exception(refused);
   }
 };
@@ -80,6 +97,7 @@ JoinOptions join_options(const tpfsdp_context_options &given, const Callbacks &c
   options.rank.event_capacity = given.event_capacity;
   options.rank.log = make_log(callbacks.log, given.log_level);
   options.rank.interrupt = make_interrupt(callbacks.interrupt);
+  options.listening = make_listening(callbacks.listening);
   options.world_size = given.world_size;
   options.backend = text_or(given.backend, "");
   options.store = text_or(given.store, "");

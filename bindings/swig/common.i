@@ -19,7 +19,7 @@ M(context) M(list) M(blob) M(tensor) M(work) M(group) M(mesh) M(param) M(module)
 
 /* Callbacks that are an argument of a function, and those that are a member of an options record too. */
 %define TPFSDP_EACH_CALLBACK(M)
-M(log) M(interrupt) M(rank) M(grad_reduced) M(memory)
+M(log) M(interrupt) M(listening) M(rank) M(grad_reduced) M(memory)
 %enddef
 
 %define TPFSDP_EACH_RECORD(M)

@@ -36,6 +36,8 @@ struct JoinOptions {
   std::string backend;     // "": the best that can run
   std::string store;       // "", "env", "local:NAME", "file:DIR", "tcp:HOST:PORT"
   std::string group_name = "world";
+  // Of rank 0 with a "tcp:" store, once it listens: the store of the other ranks, and its port. None: nobody is told.
+  std::function<Status(const std::string &store, int32_t port)> listening = {};
 };
 
 Ref<Context> join(JoinOptions options);

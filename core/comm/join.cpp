@@ -76,6 +76,16 @@ void fill_from_launch(JoinOptions &options, const std::optional<Launch> &launch)
   if (options.store.empty()) options.store = "env";
 }
 
+void tell_listening(const JoinOptions &options, const std::string &host, int32_t port) {
+  const Status status = options.listening(cat("tcp:", host, ":", port), port);
+  if (status >= 0) return;
+  ErrorDetail detail;
+  detail.status = TPFSDP_ERR_CALLBACK;
+  detail.backend_code = status;
+  detail.message = cat("the listening callback of rank 0 failed with status ", status);
+  throw Failure(std::move(detail));
+}
+
 std::shared_ptr<Store> open_tcp(const JoinOptions &options, std::string_view address) {
   const size_t colon = address.rfind(':');
   TcpStoreOptions tcp;
@@ -83,10 +93,16 @@ std::shared_ptr<Store> open_tcp(const JoinOptions &options, std::string_view add
   const char *begin = address.data() + (colon == std::string_view::npos ? 0 : colon + 1);
   const char *end = address.data() + address.size();
   const auto [stop, error] = std::from_chars(begin, end, tcp.port);
-  if (colon == std::string_view::npos || stop != end || error != std::errc{} || tcp.port < 1 || tcp.port > 65535)
+  const bool has_host = colon != std::string_view::npos && colon > 0;
+  if (!has_host || stop != end || error != std::errc{} || tcp.port < 0 || tcp.port > 65535)
     fail(TPFSDP_ERR_INVALID_ARGUMENT, "store is \"", options.store,
-         "\"; it is \"tcp:HOST:PORT\" with a port of 1 to 65535");
-  tcp.host = address.substr(0, colon);
+         "\"; it is \"tcp:HOST:PORT\" with a port of 1 to 65535, or 0 on rank 0");
+  if (tcp.port == 0 && !(tcp.is_server && options.listening))
+    fail(TPFSDP_ERR_INVALID_ARGUMENT, "store is \"", options.store, "\" on rank ", options.rank.rank, ": ",
+         tcp.is_server ? "a free port is found only for a `listening` callback, which tells it to the other ranks"
+                       : "only rank 0 may leave the port open; give what its `listening` callback was told");
+  const std::string host(address.substr(0, colon));
+  tcp.host = host;
   if (tcp.host.starts_with('[') && tcp.host.ends_with(']')) tcp.host = tcp.host.substr(1, tcp.host.size() - 2);
   tcp.token = read_job_token();
   if (options.rank.join_timeout_ms >= 0)
@@ -97,10 +113,13 @@ std::shared_ptr<Store> open_tcp(const JoinOptions &options, std::string_view add
     if (interrupt && interrupt(waited_ms, "join", "") < 0)
       fail(TPFSDP_ERR_CANCELLED, "interrupted while this rank waited for its store");
   };
-  return open_tcp_store(std::move(tcp));
+  const auto store = open_tcp_store(std::move(tcp));
+  if (options.rank.rank == 0 && options.listening) tell_listening(options, host, store->port());
+  return store;
 }
 
 Ref<Context> join_processes(JoinOptions &options, const std::optional<Launch> &launch) {
+  Directory owner = Directory::kOfUser;
   if (options.store == "env") {
     if (launch->store.empty())
       fail(TPFSDP_ERR_INVALID_ARGUMENT, "launched as rank ", launch->rank, " of ", launch->world_size, " (",
@@ -108,12 +127,13 @@ Ref<Context> join_processes(JoinOptions &options, const std::optional<Launch> &l
            "), but nothing tells this launch from another, so that its ranks could meet: set "
            "TPFSDP_STORE=file:DIR to a new directory on every rank, or start the program with tpfsdp-run");
     options.store = launch->store;
+    if (!launch->is_store_given) owner = Directory::kOfJob;
   }
   const BackendChoice backend = choose_backend(options.backend, TPFSDP_BACKEND_CAN_USE_PROCESSES);
   options.rank.world_size = options.world_size;
   const std::string_view store = options.store;
   if (takes(store, kTcp)) return join_store(options, open_tcp(options, store.substr(kTcp.size())), backend);
-  return join_store(options, open_file_store(std::string(store.substr(kFile.size()))), backend);
+  return join_store(options, open_file_store(std::string(store.substr(kFile.size())), owner), backend);
 }
 
 }  // namespace

@@ -40,14 +40,16 @@ class TcpClient final : public TcpStore {
       endpoint = server_->endpoint();
     }
     address_ = endpoint.text();
+    port_ = endpoint.port;
     idle_.push_back(connect_to(endpoint, options_.token, options_.deadline_ns, options_.poll, peer_));
   }
 
   const std::string &address() const override { return address_; }
+  int32_t port() const override { return port_; }
 
   void set(const std::string &key, const std::string &value) override {
     check_store_entry(key.size(), value.size());
-    expect(ask({FrameKind::kSet, 0, key, value}, INT64_MAX), FrameKind::kDone);
+    expect(ask_now({FrameKind::kSet, 0, key, value}), FrameKind::kDone);
   }
 
   std::optional<std::string> find(const std::string &key, int64_t deadline_ns) override {
@@ -62,10 +64,21 @@ class TcpClient final : public TcpStore {
 
   int64_t add(const std::string &key, int64_t amount) override {
     check_store_entry(key.size(), 0);
-    return expect(ask({FrameKind::kAdd, amount, key}, INT64_MAX), FrameKind::kDone).number;
+    return expect(ask_now({FrameKind::kAdd, amount, key}), FrameKind::kDone).number;
   }
 
  private:
+  std::optional<Frame> ask_now(const Frame &request) {
+    std::optional<Frame> answer = ask(request, monotonic_ns() + options_.answer_ns);
+    if (answer) return answer;
+    ErrorDetail detail;
+    detail.status = TPFSDP_ERR_TIMEOUT;
+    detail.rank = 0;
+    detail.message = cat("the store at ", address_, " has not answered for ", options_.answer_ns / 1'000'000,
+                         " ms: rank 0, whose process serves it, stands still; continue it, or restart the job");
+    throw Failure(std::move(detail));
+  }
+
   // The answer; nothing past the deadline.
   std::optional<Frame> ask(const Frame &request, int64_t deadline_ns) {
     std::unique_ptr<TcpConnection> connection = take_connection(deadline_ns);
@@ -125,6 +138,7 @@ class TcpClient final : public TcpStore {
   const TcpStoreOptions options_;
   std::unique_ptr<TcpServer> server_;
   std::string address_;
+  int32_t port_ = 0;
   SocketAddress peer_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<TcpConnection>> idle_;

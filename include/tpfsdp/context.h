@@ -64,6 +64,24 @@ typedef struct tpfsdp_interrupt_callback {
   TPFSDP_NULLABLE void (*drop)(void *user);
 } tpfsdp_interrupt_callback;
 
+/** The store of rank 0 takes connections now. */
+typedef struct tpfsdp_listening_args {
+  uint32_t struct_size;
+  int32_t port;      /**< of the machine of rank 0 */
+  const char *store; /**< "tcp:HOST:PORT": the `store` of the other ranks */
+} tpfsdp_listening_args;
+
+/**
+ * Called on rank 0, on the thread of tpfsdp_context_create, once its "tcp:" store listens and before it waits for the
+ * other ranks: the place to tell them a port that the system chose. A negative status ends the join with CALLBACK.
+ * PyTorch: TCPStore(port=0).port.
+ */
+typedef struct tpfsdp_listening_callback {
+  tpfsdp_status (*call)(void *user, const tpfsdp_listening_args *args);
+  TPFSDP_NULLABLE void *user;
+  TPFSDP_NULLABLE void (*drop)(void *user);
+} tpfsdp_listening_callback;
+
 /** One rank of tpfsdp_context_run_ranks. */
 typedef struct tpfsdp_rank_args {
   uint32_t struct_size;
@@ -94,11 +112,13 @@ typedef struct tpfsdp_context_options {
   TPFSDP_NULLABLE const char *backend;       /**< "threads", "shm"; NULL: the best that can run here */
   TPFSDP_NULLABLE const char *store;         /**< where ranks meet: "local:NAME" (threads of one process), "file:DIR"
                                                   (a directory that is new for each job, and private to the user),
-                                                  "tcp:HOST:PORT" (rank 0 listens; TPFSDP_TOKEN in the environment of
-                                                  all); NULL or "env": as the launcher says */
+                                                  "tcp:HOST:PORT" (rank 0 listens, with port 0 at one that is free
+                                                  and told by `listening`; TPFSDP_TOKEN in the environment of all);
+                                                  NULL or "env": as the launcher says */
   TPFSDP_NULLABLE const char *name;          /**< of the default group, for messages; NULL: "world" */
   TPFSDP_NULLABLE const tpfsdp_log_callback *log; /**< NULL: nothing is logged */
   TPFSDP_NULLABLE const tpfsdp_interrupt_callback *interrupt;
+  TPFSDP_NULLABLE const tpfsdp_listening_callback *listening; /**< of rank 0 with a "tcp:" store */
 } tpfsdp_context_options;
 
 /** What a context is. Strings and the group are borrowed from it. */
@@ -132,8 +152,8 @@ tpfsdp_context_create(TPFSDP_NULLABLE const tpfsdp_context_options *options, tpf
 
 /**
  * Runs @p callback as @p rank_count ranks, each on a thread of its own with its own context, and waits for all. The
- * first rank that fails aborts the others; its status is returned, its error handed out. rank, world_size and store
- * of @p options are ignored; its interrupt is asked on the calling thread.
+ * first rank that fails aborts the others; its status is returned, its error handed out. rank, world_size, store and
+ * listening of @p options are ignored; its interrupt is asked on the calling thread.
  * Threads: any. Errors: any that a rank gives. PyTorch: MultiThreadedTestCase. Since: 0.1.
  */
 TPFSDP_API TPFSDP_CHECK_RESULT tpfsdp_status

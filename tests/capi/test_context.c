@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Contexts through the C ABI: joining, infos, logs, interrupts, ranks as threads, shutdown and abort. */
+#define _POSIX_C_SOURCE 200112L /* setenv */
 #include "check.h"
+
+#include <stdlib.h>
 
 static int drops;
 static void count_drop(void *user) { ++*(int *)user; }
@@ -96,6 +99,55 @@ static void test_interrupt_is_dropped_once(void) {
   CHECK_EQ(drops, 4);
   tpfsdp_handle_release(context);
   CHECK_EQ(drops, 4); /* two registered, two refused */
+}
+
+static tpfsdp_status never_told(void *user, const tpfsdp_listening_args *args) {
+  (void)user;
+  (void)args;
+  CHECK(!"no store listens");
+  return TPFSDP_OK;
+}
+
+static tpfsdp_status refuse(void *user, const tpfsdp_listening_args *args) {
+  (void)user;
+  CHECK_EQ(args->struct_size, sizeof *args);
+  CHECK(args->port > 0);
+  char store[64];
+  snprintf(store, sizeof store, "tcp:127.0.0.1:%d", args->port);
+  CHECK_TEXT(args->store, store);
+  return -17;
+}
+
+static void test_listening(void) {
+  tpfsdp_context_options options = TPFSDP_INIT(tpfsdp_context_options);
+  tpfsdp_listening_callback listening = {never_told, &drops, count_drop};
+  const tpfsdp_log_callback broken = {NULL, &drops, count_drop};
+  options.listening = &listening;
+  drops = 0;
+  tpfsdp_context *context = NULL;
+  CHECK_OK(tpfsdp_context_create(&options, &context, &error));
+  CHECK_EQ(drops, 1); /* nobody can be told later */
+  tpfsdp_handle_release(context);
+  options.log = &broken;
+  CHECK_FAILS(tpfsdp_context_create(&options, &context, &error), TPFSDP_ERR_INVALID_ARGUMENT, "log.call is NULL");
+  CHECK_EQ(drops, 3);
+  options.log = NULL;
+
+  setenv("TPFSDP_TOKEN", "a token of at least sixteen bytes", 1);
+  options.world_size = 2;
+  options.store = "tcp:127.0.0.1:0";
+  listening.call = refuse;
+  CHECK_FAILS(tpfsdp_context_create(&options, &context, &error), TPFSDP_ERR_CALLBACK,
+              "listening callback of rank 0 failed with status -17");
+  CHECK_EQ(drops, 4);
+  options.rank = 1;
+  CHECK_FAILS(tpfsdp_context_create(&options, &context, &error), TPFSDP_ERR_INVALID_ARGUMENT,
+              "only rank 0 may leave the port open");
+  options.rank = 0;
+  options.listening = NULL;
+  CHECK_FAILS(tpfsdp_context_create(&options, &context, &error), TPFSDP_ERR_INVALID_ARGUMENT,
+              "a free port is found only for a `listening` callback");
+  unsetenv("TPFSDP_TOKEN");
 }
 
 typedef struct {
@@ -211,6 +263,7 @@ int main(void) {
   test_world_of_one();
   test_options();
   test_interrupt_is_dropped_once();
+  test_listening();
   test_run_ranks();
   test_interrupt();
   test_log_is_dropped_once();

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -166,6 +169,42 @@ def test_an_interrupt_of_the_program_raises_its_own_exception() -> None:
         rank.group.barrier()
 
     tpfsdp.run_ranks(2, work)
+
+
+def test_a_free_port_is_told_before_the_others_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPFSDP_TOKEN", "only this test knows it")
+    program = "import sys, tpfsdp\nwith tpfsdp.Context(rank=1, world_size=2, store=sys.argv[1]): pass"
+    peers = []
+
+    def start_the_other(store: str) -> None:
+        assert store.startswith("tcp:127.0.0.1:") and not store.endswith(":0")
+        peers.append(subprocess.Popen([sys.executable, "-c", program, store]))
+
+    with tpfsdp.Context(rank=0, world_size=2, store="tcp:127.0.0.1:0", listening=start_the_other) as rank:
+        assert rank.backend == "shm"
+    assert [peer.wait(30) for peer in peers] == [0]
+
+
+def test_ranks_of_a_launcher_leave_no_store(tmp_path: pathlib.Path) -> None:
+    program = "import tpfsdp\nfor _ in range(3):\n  with tpfsdp.Context() as rank: assert rank.backend == 'shm'"
+    launch = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_MCA_ess_base_jobid": "1234", "XDG_RUNTIME_DIR": str(tmp_path)}
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", program], env=os.environ | launch | {"OMPI_COMM_WORLD_RANK": str(rank)})
+        for rank in range(2)
+    ]
+    assert [rank.wait(60) for rank in ranks] == [0, 0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_listening_raises_ends_the_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPFSDP_TOKEN", "only this test knows it")
+
+    def listening(store: str) -> None:
+        raise ModelBug(store)
+
+    with pytest.raises(ModelBug, match="tcp:localhost:[1-9]") as caught:
+        tpfsdp.Context(rank=0, world_size=2, store="tcp:localhost:0", listening=listening)
+    assert isinstance(caught.value.__cause__, tpfsdp.CallbackFailed)
 
 
 def test_log_records_reach_the_program() -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     LogFunction = Callable[[int, int, str, str], object]
+    ListeningFunction = Callable[[str], object]
 
 _current: contextvars.ContextVar[Context] = contextvars.ContextVar("tpfsdp_context")
 
@@ -46,6 +47,13 @@ def _log_callback(log: LogFunction) -> Callable[[Any], None]:
     return call
 
 
+def _listening_callback(listening: ListeningFunction) -> Callable[[Any], None]:
+    def call(record: Any) -> None:
+        listening(record.store)
+
+    return call
+
+
 def make_options(
     *,
     rank: int | None = None,
@@ -59,6 +67,7 @@ def make_options(
     event_capacity: int = 0,
     log: LogFunction | None = None,
     log_level: int = capi.LOG_DEFAULT,
+    listening: ListeningFunction | None = None,
 ) -> Any:
     """The record of :class:`Context` and :func:`run_ranks`. Callbacks in it belong to the call it is given to."""
     return options(
@@ -75,6 +84,7 @@ def make_options(
         log_level=log_level,
         log=capi.log_callback(_log_callback(log)) if log is not None else None,
         interrupt=capi.interrupt_callback(_look_at_signals),
+        listening=capi.listening_callback(_listening_callback(listening)) if listening is not None else None,
     )
 
 
@@ -94,6 +104,9 @@ class Context(Owner):
         arrival_timeout_ms, progress_timeout_ms, join_timeout_ms: 0 is the default, -1 no limit.
         event_capacity: events kept for :meth:`events`; 0: counters only.
         log: called as ``log(level, rank, component, message)``, from any thread.
+        listening: of rank 0 with a ``"tcp:"`` store: called as ``listening(store)`` with the store of the other ranks,
+            once it takes connections and before it waits for them. With ``"tcp:HOST:0"`` the port is a free one.
+            PyTorch: ``TCPStore(port=0).port``.
 
     Threads: any may ask; one at a time may communicate, for each context. A rank that waits needs its own thread.
     Raises:
@@ -125,6 +138,7 @@ class Context(Owner):
         event_capacity: int = 0,
         log: LogFunction | None = None,
         log_level: int = capi.LOG_DEFAULT,
+        listening: ListeningFunction | None = None,
     ) -> None:
         record = make_options(
             rank=rank,
@@ -138,6 +152,7 @@ class Context(Owner):
             event_capacity=event_capacity,
             log=log,
             log_level=log_level,
+            listening=listening,
         )
         self._set_up(capi.context_create(record))
 

@@ -88,6 +88,21 @@ TEST(TcpStore, AServerThatStandsStillDoesNotHoldAFindForLong) {
   EXPECT_EQ(client->find("a", in_seconds(60)), "b");
 }
 
+TEST(TcpStore, AServerThatStandsStillIsATimeoutOfWhatNeedsNoWait) {
+  const TemporaryDirectory temporary;
+  Child serving("TcpStoreChild.Serves", {{kServer, temporary / "meet"}});
+  TcpStoreOptions options = client_options(open_file_store(temporary / "meet")->get("address", in_seconds(60)));
+  options.answer_ns = 200'000'000;
+  const auto client = open_tcp_store(options);
+  serving.stop();
+  EXPECT_TRUE(contains(refusal(TPFSDP_ERR_TIMEOUT, [&] { client->set("a", "b"); }), "has not answered for 200 ms"));
+  EXPECT_TRUE(contains(refusal(TPFSDP_ERR_TIMEOUT, [&] { client->add("a", 1); }), "rank 0"));
+  serving.signal(SIGCONT);
+  // A client that gave up is no reason to lose the store.
+  TcpStoreOptions patient = client_options(client->address());
+  EXPECT_EQ(open_tcp_store(patient)->add("another", 2), 2);
+}
+
 TEST(TcpStore, EndsAtOnceUnderItsClients) {
   auto server = open_server();
   const auto client = open_client(server->address());
