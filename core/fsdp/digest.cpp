@@ -26,7 +26,7 @@ std::string line_of(const ParamGroup &unit, const ShardedParam &p) {
   std::string line =
       cat("parameter ", p.param->full_name(), " of unit ", unit.name, ": ", dtype_name(p.param->dtype()), " ",
           shape_text(p.param->shape()), p.param->requires_grad() ? ", trainable" : ", frozen", ", registered ",
-          p.param->place_count(), " time(s), reshard ", kReshard[static_cast<int>(unit.reshard_kind)]);
+          p.param->place_count(), " time(s), reshard ", kReshard[static_cast<int>(unit.state.reshard_kind)]);
   if (unit.init_mode == InitMode::kVerify) append_text(line, cat(", values ", p.value_hash));
   return line;
 }

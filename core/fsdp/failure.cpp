@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The end of a failed step: what a failure tells the peers, and how all ranks come back to one clean start.
 #include "fsdp/gather.hpp"
+#include "fsdp/gradients.hpp"
 #include "fsdp/root.hpp"
 #include "fsdp/write_window.hpp"
 
@@ -95,15 +96,9 @@ void Root::drop_step() noexcept {
     unit->scopes = 0;
     unit->training_state = TrainingState::kIdle;
     reshard(*unit);
-    if (unit->held_grad_slot) unit->held_grad_slot->holder = nullptr;
-    unit->held_grad_slot = nullptr;
-    unit->did_prefetch = unit->did_pre_backward = unit->did_post_backward = false;
-    unit->is_reducing = unit->is_posting_reduction = false;
+    drop_gradients(*unit);
+    unit->did_prefetch = unit->did_pre_backward = unit->did_post_backward = unit->owes_gradients = false;
     unit->post_forward_positions.clear();
-    for (ShardedParam &p : unit->params) {
-      p.buffer_given = p.second_given = p.committed = p.is_reducing = false;
-      p.param->hide(Face::kGrad);
-    }
   }
   for (GradSlot &slot : grad_slots) slot.last_reduce = 0;
   post_forward_order.clear();
@@ -151,7 +146,7 @@ void Root::reset() {
   failure_text_.clear();
 }
 
-void report_failure(Module &module, const std::string &why) {
+std::vector<Root *> roots_around(Module &module) {
   std::vector<Root *> roots;
   const auto add = [&](Module &sharded) {
     Root *root = &settle_outermost(sharded);
@@ -166,6 +161,11 @@ void report_failure(Module &module, const std::string &why) {
       if (below->state) add(*below);
     }
   }
+  return roots;
+}
+
+void report_failure(Module &module, const std::string &why) {
+  const std::vector<Root *> roots = roots_around(module);
   if (roots.empty()) fail(TPFSDP_ERR_STATE, "nothing at or below module \"", module.path(), "\" is sharded");
   ErrorDetail detail;
   detail.status = TPFSDP_ERR_CALLBACK;

@@ -138,8 +138,7 @@ void fully_shard(const std::vector<Ref<Module>> &modules, Ref<Mesh> mesh,
     for (const Ref<Module> &module : modules) state->modules.push_back(module.get());
     state->reshard_kind = options.reshard;
     if (!params.empty()) {
-      state->unit = make<ParamGroup>(*state, std::move(mesh), params, options.reshard, options.init,
-                                     std::move(options.host_memory));
+      state->unit = make<ParamGroup>(*state, std::move(mesh), params, options.init, std::move(options.host_memory));
       state->unit->name = state->name();  // until the root is settled
     }
     commit(state, managed_modules(roots));

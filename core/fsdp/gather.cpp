@@ -44,41 +44,30 @@ void acquire_host_memory(ParamGroup &unit) {
   unit.set_destination(nullptr);
 }
 
-Slot &spare_slot(ParamGroup &unit) {
-  if (!unit.spare) {
-    Root &root = unit.root();
-    Slot &slot = root.slots.emplace_back();
-    slot.number = static_cast<int32_t>(root.slots.size()) - 1;
-    slot.memory = Buffer(unit.layout.full_bytes, &root.account);
-    unit.spare = &slot;
-    ++root.recorder().counters.spare_slots;
-    ++root.recorder().counters.allocations;
-  }
-  return *unit.spare;
-}
-
 enum class Acquired { kYes, kPending, kNotForPrefetch };
 
 Acquired acquire_slot(ParamGroup &unit, bool may_wait, bool for_prefetch) {
   if (unit.slot) {
-    Slot *slot = unit.slot;
-    if (ParamGroup *holder = slot->holder; holder && holder != &unit) {
+    if (ParamGroup *holder = unit.slot->holder; holder && holder != &unit) {
       // A pin may exist on this rank only, so going on another way would part the ranks.
       if (holder->has_deferred_reshard)
         fail(TPFSDP_ERR_STATE, "unit ", unit.name, " cannot be gathered: its memory is held by ", holder->pins.load(),
              " pin(s) of unit ", holder->name, "; release the views of its full parameters");
       if (holder->is_prefetch && !for_prefetch) {
-        if (holder->is_gathering && wait_gather(*holder, may_wait) == TPFSDP_PENDING) return Acquired::kPending;
-        drop_full_parameters(*holder);  // prefetched and not needed after all
+        if (drop_prefetch(*holder, may_wait) == TPFSDP_PENDING) return Acquired::kPending;
       } else if (for_prefetch) {
         return Acquired::kNotForPrefetch;  // it would cost memory outside the plan
       } else {
-        slot = &spare_slot(unit);
+        // A view that the host saved in forward must be right again in backward.
+        if (!unit.post_forward_positions.empty())
+          fail(TPFSDP_ERR_STATE, "unit ", unit.name, " cannot come back to where its forward saw it: unit ",
+               holder->name, " is full there; close its scope or reshard it before this backward");
+        give_own_slot(unit);
       }
     }
-    slot->holder = &unit;
-    unit.held_slot = slot;
-    unit.set_destination(slot->memory.data());
+    unit.slot->holder = &unit;
+    unit.held_slot = unit.slot;
+    unit.set_destination(unit.slot->memory.data());
   }
   unit.has_destination = true;
   return Acquired::kYes;
@@ -111,6 +100,14 @@ tpfsdp_backend_op gather_op(const ParamGroup &unit) {
   return op;
 }
 
+Status complete_gather(ParamGroup &unit, bool may_wait) {
+  if (unit.group->size() == 1) return TPFSDP_OK;
+  refuse_given_up(unit, unit.gather_generation, "gather");
+  if (unit.group->complete(unit.gather_sequence, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+  finish_reductions(unit.root(), *unit.group, unit.gather_sequence);
+  return TPFSDP_OK;
+}
+
 void gather_alone(ParamGroup &unit) {
   for (const ShardedParam &p : unit.params) {
     const int64_t size_bytes = dtype_bytes(p.param->dtype(), p.local_elements());
@@ -123,6 +120,16 @@ void gather_alone(ParamGroup &unit) {
 bool has_fresh_values(const ParamGroup &unit) {
   // In an open window shards may have been written already.
   return unit.is_full() && unit.gathered_version == unit.version && unit.root().window == Window::kClosed;
+}
+
+void give_own_slot(ParamGroup &unit) {
+  Root &root = unit.root();
+  Slot &slot = root.slots.emplace_back();
+  slot.number = static_cast<int32_t>(root.slots.size()) - 1;
+  slot.memory = Buffer(unit.layout.full_bytes, &root.account);
+  unit.slot = &slot;
+  ++root.recorder().counters.spare_slots;
+  ++root.recorder().counters.allocations;
 }
 
 Status issue_gather(ParamGroup &unit, bool may_wait, bool for_prefetch) {
@@ -166,17 +173,18 @@ Status issue_gather(ParamGroup &unit, bool may_wait, bool for_prefetch) {
 
 Status wait_gather(ParamGroup &unit, bool may_wait) {
   if (!unit.is_gathering) return TPFSDP_OK;
-  Root &root = unit.root();
-  if (unit.group->size() > 1) {
-    refuse_given_up(unit, unit.gather_generation, "gather");
-    if (unit.group->complete(unit.gather_sequence, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
-    finish_reductions(root, *unit.group, unit.gather_sequence);
-  }
+  if (complete_gather(unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
   unit.is_gathering = false;
   unit.sharded_state = ShardedState::kUnsharded;
   for (ShardedParam &p : unit.params)
     p.param->show(Face::kFull, p.full, p.param->shape(), static_cast<bool>(unit.host_memory));
   record(unit, EventKind::kWaitUnshard);
+  return TPFSDP_OK;
+}
+
+Status drop_prefetch(ParamGroup &unit, bool may_wait) {
+  if (unit.is_gathering && complete_gather(unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+  drop_full_parameters(unit);
   return TPFSDP_OK;
 }
 

@@ -10,12 +10,17 @@ namespace tpfsdp {
 // Full, and no write window has been open since: an unshard would bring nothing new.
 bool has_fresh_values(const ParamGroup &unit);
 
+// A place of its own, which the plan did not foresee; it keeps it until the next plan. Counted.
+void give_own_slot(ParamGroup &unit);
+
 // Starts the gather of a unit that is neither full nor under way. `for_prefetch`: does nothing where that would cost
 // memory outside the plan.
 Status issue_gather(ParamGroup &unit, bool may_wait, bool for_prefetch);
 // The unit is full when this is OK.
 Status wait_gather(ParamGroup &unit, bool may_wait);
 Status unshard(ParamGroup &unit, bool may_wait);
+// Ends a gather that was asked for ahead and that nobody needs after all.
+Status drop_prefetch(ParamGroup &unit, bool may_wait);
 
 // Frees the full parameters, now or at the last unpin. Never waits.
 void reshard(ParamGroup &unit);

@@ -2,7 +2,7 @@
 // What may be asked of one parameter, sharded or not: its faces, its place in the whole, its gradient, its switches.
 #pragma once
 
-#include "fsdp/reduce.hpp"
+#include "fsdp/gradients.hpp"
 
 namespace tpfsdp {
 

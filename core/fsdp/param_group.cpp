@@ -8,6 +8,7 @@
 #include "fsdp/root.hpp"
 #include "fsdp/state.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace tpfsdp {
@@ -29,14 +30,13 @@ int64_t element_bytes(tpfsdp_dtype dtype) { return dtype_bytes(dtype, 1); }
 
 }  // namespace
 
-ParamGroup::ParamGroup(State &owner, Ref<Mesh> shard_mesh, const std::vector<Ref<Param>> &managed, ReshardKind reshard,
-                       InitMode init, HostMemory memory)
+ParamGroup::ParamGroup(State &owner, Ref<Mesh> shard_mesh, const std::vector<Ref<Param>> &managed, InitMode init,
+                       HostMemory memory)
     : state(owner),
       mesh(std::move(shard_mesh)),
       group(mesh->group(0)),
       params(wrap(managed)),
       layout(specs_of(params), group->size()),
-      reshard_kind(reshard),
       init_mode(init),
       host_memory(std::move(memory)),
       shard_places(layout.shard_places(group->rank())) {
@@ -69,6 +69,14 @@ void ParamGroup::run_deferred() noexcept {
 }
 
 Root &ParamGroup::root() const { return *state.root; }
+
+bool ParamGroup::keeps() const {
+  return state.reshard_kind == ReshardKind::kNever || (state.reshard_kind == ReshardKind::kAuto && state.is_root());
+}
+
+bool ParamGroup::has_accumulated() const {
+  return std::any_of(params.begin(), params.end(), [](const ShardedParam &p) { return p.accumulated; });
+}
 
 void ParamGroup::cut(ShardedParam &sharded, size_t index) {
   Param &param = *sharded.param;
@@ -131,6 +139,7 @@ void ParamGroup::lay_out() {
   layout = ShardLayout(specs_of(params), group->size());
   const ShardPlaces places = layout.grad_shard_places(group->rank());
   second_gradient = Buffer();
+  accumulator = GradSlot();
   const std::shared_ptr<Buffer> before =
       std::exchange(grad_shards, std::make_shared<Buffer>(places.size_bytes, nullptr));
   // Entered here and not by the buffer, whose last owner may be a tensor on another thread.

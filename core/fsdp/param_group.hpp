@@ -18,7 +18,7 @@ class State;
 class Root;
 class ParamGroup;
 
-// The numbers of unit.h.
+// The numbers of unit.h, and of fully_shard.h.
 enum class ShardedState : int32_t { kSharded = 1, kUnsharded = 3 };
 enum class TrainingState : int32_t { kIdle = 1, kForward = 2, kPreBackward = 3, kPostBackward = 4 };
 enum class ReshardKind : int32_t { kAuto = 0, kAlways = 1, kNever = 2 };
@@ -34,7 +34,7 @@ struct Slot {
   ParamGroup *holder = nullptr;
 };
 
-// A place for full gradients, which peers read.
+// A place for full gradients, which peers read: shared by units of a plan, or where one unit's add up without sync.
 struct GradSlot {
   Region memory;
   ParamGroup *holder = nullptr;
@@ -51,7 +51,8 @@ struct ShardedParam {
   uint64_t value_hash = 0;               // of the whole, at fully_shard; 0: not compared
   bool buffer_given = false;             // get_grad_buffer, not yet committed
   bool second_given = false;             // the same, beside a gradient that is committed already
-  bool committed = false;                // takes part in the next reduction
+  bool committed = false;                // in the slot; takes part in the next reduction
+  bool accumulated = false;              // in the accumulator; takes part in the next reduction
   bool is_reducing = false;              // took part in the last one
   bool is_unwritten = false;             // its values were on META and nothing has replaced them yet
   std::function<Status()> grad_reduced;  // of the host; empty: none
@@ -64,8 +65,8 @@ class ParamGroup final : public Object {
   static constexpr Kind kKind = Kind::kUnit;
 
   // Cuts this rank's rows out of the full values. With kBroadcast those of rank 0 of the mesh, collectively.
-  ParamGroup(State &owner, Ref<Mesh> shard_mesh, const std::vector<Ref<Param>> &managed, ReshardKind reshard,
-             InitMode init, HostMemory memory);
+  ParamGroup(State &owner, Ref<Mesh> shard_mesh, const std::vector<Ref<Param>> &managed, InitMode init,
+             HostMemory memory);
   ~ParamGroup() override;
 
   Kind kind() const override { return kKind; }
@@ -78,6 +79,8 @@ class ParamGroup final : public Object {
 
   Root &root() const;
   bool is_full() const { return sharded_state == ShardedState::kUnsharded; }
+  bool keeps() const;            // stays full after forward
+  bool has_accumulated() const;  // gradients that wait for a backward with sync
 
   // Layout of full values and gradients anew, after trainability changed.
   void lay_out();
@@ -89,7 +92,6 @@ class ParamGroup final : public Object {
   Ref<Group> group;
   std::vector<ShardedParam> params;
   ShardLayout layout;
-  ReshardKind reshard_kind;
   InitMode init_mode;
   HostMemory host_memory;  // empty: storage LIBRARY
   Region shards;
@@ -102,14 +104,13 @@ class ParamGroup final : public Object {
   const char *event_name = "";     // interned
   const char *reduce_detail = "";  // names of all trainable parameters
   int32_t number = -1;             // for messages of the transport
-  bool keeps = false;              // stays full after forward
 
   // ---- Memory of the plan ----
-  Slot *slot = nullptr;       // planned; null: nothing to gather, or storage HOST
-  Slot *spare = nullptr;      // taken outside the plan, then kept
+  Slot *slot = nullptr;       // null: nothing to gather, or storage HOST
   Slot *held_slot = nullptr;  // holding its full parameters now
   GradSlot *grad_slot = nullptr;
   GradSlot *held_grad_slot = nullptr;
+  GradSlot accumulator;    // made at the first backward without sync
   Buffer second_gradient;  // for a second commit in one backward; made at the first
 
   // ---- Where it is ----
@@ -122,6 +123,7 @@ class ParamGroup final : public Object {
   bool did_prefetch = false;  // in this pre-backward
   bool did_pre_backward = false;
   bool did_post_backward = false;  // in this backward
+  bool owes_gradients = false;     // did_post_backward, but what follows for its gradients is PENDING
   bool is_posting_reduction = false;
   bool is_reducing = false;
   bool has_deferred_reshard = false;

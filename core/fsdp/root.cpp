@@ -2,6 +2,7 @@
 #include "fsdp/root.hpp"
 
 #include "fsdp/gather.hpp"
+#include "fsdp/schedule.hpp"
 
 #include <algorithm>
 #include <new>
@@ -65,11 +66,7 @@ void settle(Module &module) {
     throw;
   }
   for (State *state : root->states) state->root = root;
-  for (ParamGroup *unit : root->units) {
-    unit->keeps = unit->reshard_kind == ReshardKind::kNever ||
-                  (unit->reshard_kind == ReshardKind::kAuto && &unit->state == root->states.front());
-    root->account.add(unit->shards.size_bytes());
-  }
+  for (const ParamGroup *unit : root->units) root->account.add(unit->shards.size_bytes());
 }
 
 // The outermost sharded module on the way up; null: none.
@@ -120,6 +117,7 @@ const Root &settled_root(Module &module, const char *call) {
 }
 
 Status Root::prepare(bool may_wait) {
+  if (plan_may_improve_ && is_between_steps()) plan_is_old_ = true;
   if (stage_ == Stage::kReady && !plan_is_old_) return TPFSDP_OK;
   return step([&]() -> Status {
     if (stage_ == Stage::kNew) {
@@ -141,7 +139,8 @@ Status Root::prepare(bool may_wait) {
 bool Root::is_between_steps() const {
   return !forward_root && !is_in_backward && end_phase == 0 && post_forward_order.empty() && reductions.empty() &&
          std::none_of(units.begin(), units.end(), [](const ParamGroup *unit) {
-           return unit->is_posting || unit->is_gathering || unit->held_grad_slot || unit->scopes > 0;
+           return unit->is_posting || unit->is_gathering || unit->held_grad_slot || unit->scopes > 0 ||
+                  unit->has_accumulated();
          });
 }
 
@@ -163,7 +162,6 @@ void Root::forget(State &state) noexcept {
     std::erase(reductions, unit);
     std::erase(post_forward_order, unit);
   }
-  if (forward_root == &state) forward_root = nullptr;
 }
 
 // Trainable parameters of a unit are reduced together, so they are of one dtype.
@@ -208,8 +206,8 @@ void Root::make_plan() {
     reshard(unit);
     if (unit.is_full() || unit.held_grad_slot)
       fail(TPFSDP_ERR_STATE, "unit ", unit.name,
-           " is in use, so memory cannot be planned anew after parameters were frozen or ",
-           "unfrozen: close scopes and release views first");
+           " is in use, so memory cannot be planned anew after parameters were frozen or unfrozen, or switches "
+           "changed: close scopes and release views first");
     unit.lay_out();
     std::string names;
     for (const ShardedParam &p : unit.params) {
@@ -219,13 +217,15 @@ void Root::make_plan() {
     const auto at = static_cast<size_t>(std::find(states.begin(), states.end(), &unit.state) - states.begin());
     const auto pool = std::find(groups.begin(), groups.end(), unit.group) - groups.begin();
     const bool spans = unit.state.modules.size() > 1;  // others run between its modules, while it is full
-    full[i] = {unit.host_memory ? 0 : unit.layout.full_bytes, unit.keeps || spans, depths[at], 0};
+    const bool keeps = unit.keeps() || unit.state.has_kept_after_backward || spans;
+    full[i] = {unit.host_memory ? 0 : unit.layout.full_bytes, keeps, depths[at], 0};
     gradients[i] = {unit.layout.grad_bytes, spans, depths[at], static_cast<int32_t>(pool)};
   }
-  const SlotPlan full_plan = plan_slots(full), grad_plan = plan_slots(gradients);
+  const SlotPlan full_plan = plan_slots(full, prefetched_together(*this, post_order(full))),
+                 grad_plan = plan_slots(gradients);
 
   for (ParamGroup *unit : units) {
-    unit->slot = unit->spare = nullptr;
+    unit->slot = nullptr;
     unit->grad_slot = nullptr;
   }
   slots.clear();
@@ -250,7 +250,7 @@ void Root::make_plan() {
   planned_bytes = full_plan.total_bytes() + grad_plan.total_bytes();
   for (const ParamGroup *unit : units) planned_bytes += unit->shards.size_bytes() + unit->grad_shards->size_bytes();
   recorder().counters.allocations += planned_slots + planned_grad_slots + static_cast<int64_t>(units.size());
-  plan_is_old_ = false;
+  plan_is_old_ = plan_may_improve_ = false;
 }
 
 MemoryReport Root::memory_report() const {
@@ -261,6 +261,7 @@ MemoryReport Root::memory_report() const {
     report.shard_bytes += unit->shards.size_bytes();
     report.grad_shard_bytes += unit->grad_shards->size_bytes();
     report.grad_slot_bytes += unit->second_gradient.size_bytes();
+    report.accumulator_bytes += unit->accumulator.memory.size_bytes();
   }
   for (const Slot &slot : slots) report.slot_bytes += slot.memory.size_bytes();
   for (const GradSlot &slot : grad_slots) report.grad_slot_bytes += slot.memory.size_bytes();

@@ -20,7 +20,8 @@ struct MemoryReport {
   int64_t shard_bytes = 0;
   int64_t grad_shard_bytes = 0;
   int64_t slot_bytes = 0;
-  int64_t grad_slot_bytes = 0;  // and memory for second commits
+  int64_t grad_slot_bytes = 0;    // and memory for second commits
+  int64_t accumulator_bytes = 0;  // full gradients that add up without sync
 };
 
 enum class Window { kOpen, kClosed, kExplicit };
@@ -43,7 +44,9 @@ class Root {
   // Settles the root and compares what the ranks start with; OK or PENDING. Cheap when it is done.
   Status prepare(bool may_wait);
   bool is_ready() const { return stage_ == Stage::kReady; }
+  // Before the next step of this tree, or, where nothing depends on it yet, between two steps.
   void plan_again() { plan_is_old_ = true; }
+  void plan_better() { plan_may_improve_ = true; }
   // Nothing of a step is under way, on this rank's part.
   bool is_between_steps() const;
   void forget(State &state) noexcept;
@@ -61,10 +64,12 @@ class Root {
 
   // ---- The step ----
 
-  State *forward_root = nullptr;  // whose forward is running
+  const Module *forward_root = nullptr;  // whose forward is running: the outermost
   bool is_in_backward = false;
-  int32_t end_phase = 0;  // of end_backward, for its form that does not wait
-  int64_t resets = 0;     // of the step, by reset_iter_state
+  bool is_last_backward = true;     // the end of a backward is the end of the step
+  bool finalizes_manually = false;  // the end of the step is finalize_backward
+  int32_t end_phase = 0;            // of end_backward, for its form that does not wait
+  int64_t resets = 0;               // of the step, by reset_iter_state
   std::vector<ParamGroup *> post_forward_order;
   std::vector<ParamGroup *> reductions;  // posted, oldest first
 
@@ -113,6 +118,7 @@ class Root {
 
   Stage stage_ = Stage::kNew;
   bool plan_is_old_ = true;
+  bool plan_may_improve_ = false;
   bool has_failed_ = false;
   bool has_posted_reset_ = false;
   std::vector<Ref<Group>> groups_to_reset_;  // of a reset that is under way
@@ -128,6 +134,9 @@ Root &settle_outermost(Module &module);
 Root &root_of(Module &module, const char *call);
 // The same, but it is not settled by asking: throws STATE before.
 const Root &settled_root(Module &module, const char *call);
+
+// Of the tree that a module belongs to, or of every tree below it, settled now if they are not yet.
+std::vector<Root *> roots_around(Module &module);
 
 // The host's own failure, on the tree of a module or on every tree below it.
 void report_failure(Module &module, const std::string &why);

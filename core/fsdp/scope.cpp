@@ -4,6 +4,7 @@
 #include "fsdp/gather.hpp"
 #include "fsdp/reduce.hpp"
 #include "fsdp/root.hpp"
+#include "fsdp/state_machine.hpp"
 
 #include <algorithm>
 
@@ -34,6 +35,23 @@ class UnshardWork final : public Work {
  private:
   Ref<Module> module_;
   int64_t resets_;
+  bool is_done_ = false;
+};
+
+class FinalizeWork final : public Work {
+ public:
+  explicit FinalizeWork(Ref<Module> module) : module_(std::move(module)) {}
+  Gate *gate() const override { return module_->gate(); }
+  std::string describe_rank() const override { return module_->describe_rank(); }
+  Status wait(bool may_wait) override {
+    if (is_done_) return TPFSDP_OK;
+    const Status status = finalize_backward(*module_, may_wait);
+    is_done_ = status == TPFSDP_OK;
+    return status;
+  }
+
+ private:
+  Ref<Module> module_;
   bool is_done_ = false;
 };
 
@@ -97,8 +115,18 @@ void reshard_module(Module &module) {
   const State &state = state_of(module);
   if (!state.unit) return;
   ParamGroup &unit = *state.unit;
-  if (unit.training_state == TrainingState::kForward && unit.keeps) return;
+  if (unit.training_state == TrainingState::kForward && unit.keeps()) return;
   reshard(unit);
+}
+
+Ref<Work> finalize_module(const Ref<Module> &module, bool async) {
+  if (!async) {
+    finalize_backward(*module, true);
+    return nullptr;
+  }
+  auto work = make<FinalizeWork>(module);
+  work->wait(false);
+  return work;
 }
 
 void reduce_below(Module &module) {
@@ -107,7 +135,7 @@ void reduce_below(Module &module) {
     const State *state = state_or_null(below);
     is_sharded = is_sharded || state;
     if (!state || !state->unit) return;
-    settle_outermost(below).step([&] { return issue_reduction(*state->unit, true); });
+    settle_outermost(below).step([&] { return end_gradients(*state->unit, true); });
   });
   if (!is_sharded) state_of(module);
 }

@@ -34,6 +34,8 @@ class Scope final : public Object {
 // Null when it is done; with `async` what to wait for.
 Ref<Work> unshard_module(const Ref<Module> &module, bool async);
 void reshard_module(Module &module);
+// The same for the end of the step by finalize_backward.
+Ref<Work> finalize_module(const Ref<Module> &module, bool async);
 void reduce_below(Module &module);
 
 }  // namespace tpfsdp

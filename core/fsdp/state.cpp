@@ -13,7 +13,9 @@ void State::forget(const Module &module) noexcept {
   std::erase(modules, &module);
   std::erase(still_to_run, &module);
   std::erase(still_to_end, &module);
-  if (root && root->module == &module) root->module = nullptr;
+  if (!root) return;
+  if (root->module == &module) root->module = nullptr;
+  if (root->forward_root == &module) root->forward_root = nullptr;
 }
 
 bool State::is_root() const { return root && root->module && state_or_null(*root->module) == this; }

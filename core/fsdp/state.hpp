@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One fully_shard call: its modules, its unit if it has parameters, and where its modules are in a step.
+// One fully_shard call: its modules, its unit if it has parameters, its switches, and where its modules are in a step.
 #pragma once
 
 #include "fsdp/param_group.hpp"
@@ -8,6 +8,14 @@
 #include <vector>
 
 namespace tpfsdp {
+
+// What the program may change; each holds until changed.
+struct Switches {
+  bool reduces = true;  // else gradients only add up on each rank
+  bool reduces_unused = false;
+  bool reshards_after_backward = true;
+  bool unshards_in_backward = true;
+};
 
 class State final : public ModuleState {
  public:
@@ -18,6 +26,11 @@ class State final : public ModuleState {
   std::vector<Module *> modules;  // all hold this state
   Ref<ParamGroup> unit;           // null: no parameters of its own
   ReshardKind reshard_kind = ReshardKind::kAuto;
+  Switches switches;
+  bool has_kept_after_backward = false;  // once was told to: the plan gives it a slot of its own
+  // Explicit prefetch; empty: none in forward, the recorded order in backward. They may end before this state.
+  std::vector<std::weak_ptr<ModuleState>> forward_prefetch;
+  std::vector<std::weak_ptr<ModuleState>> backward_prefetch;
   TrainingState training_state = TrainingState::kIdle;
   std::vector<Module *> still_to_run;  // of several modules, in this forward
   std::vector<Module *> still_to_end;  // of several modules, those that ran forward and whose backward has not ended

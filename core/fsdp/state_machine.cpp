@@ -2,13 +2,13 @@
 #include "fsdp/state_machine.hpp"
 
 #include "fsdp/gather.hpp"
+#include "fsdp/gradients.hpp"
 #include "fsdp/reduce.hpp"
 #include "fsdp/root.hpp"
 #include "fsdp/schedule.hpp"
 #include "fsdp/write_window.hpp"
 
 #include <algorithm>
-#include <ranges>
 
 namespace tpfsdp {
 namespace {
@@ -39,7 +39,7 @@ void record_call(Root &root, const State &state, const char *operation) {
 // the root would keep them on its own account.
 void end_unit_forward(Root &root, ParamGroup &unit, bool backward_will_come) {
   if (!root.is_in_backward) {
-    const bool keep = unit.reshard_kind == ReshardKind::kNever || (unit.keeps && backward_will_come);
+    const bool keep = unit.state.reshard_kind == ReshardKind::kNever || (unit.keeps() && backward_will_come);
     if (keep) {
       unit.is_full_beside_scopes = true;
     } else {
@@ -56,6 +56,17 @@ void end_forward(Root &root, State &state) {
   state.training_state = TrainingState::kIdle;
 }
 
+// Units over several modules of which some never ran: the deepest first.
+void end_partial_forwards(Root &root, const State &outermost) {
+  const auto is_partial = [&](const State *state) { return state != &outermost && !state->still_to_run.empty(); };
+  if (std::none_of(root.states.begin(), root.states.end(), is_partial)) return;
+  for (int32_t depth = *std::max_element(root.depths.begin(), root.depths.end()); depth >= 0; --depth) {
+    for (size_t i = 0; i < root.states.size(); ++i) {
+      if (root.depths[i] == depth && is_partial(root.states[i])) end_forward(root, *root.states[i]);
+    }
+  }
+}
+
 Status end_unit_backward(Root &root, ParamGroup &unit, bool may_wait) {
   if (!unit.did_post_backward) {
     Event event;
@@ -64,11 +75,71 @@ Status end_unit_backward(Root &root, ParamGroup &unit, bool may_wait) {
     event.unit = unit.event_name;
     root.recorder().record(event);
     unit.training_state = TrainingState::kPostBackward;
-    unit.did_post_backward = true;
+    unit.did_post_backward = unit.owes_gradients = true;
     unit.did_prefetch = unit.did_pre_backward = false;
-    reshard(unit);
+    if (unit.state.switches.reshards_after_backward) {
+      reshard(unit);
+    } else if (unit.is_full()) {
+      unit.is_full_beside_scopes = true;
+    }
   }
-  return issue_reduction(unit, may_wait);
+  if (unit.owes_gradients && end_gradients(unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+  unit.owes_gradients = false;
+  return TPFSDP_OK;
+}
+
+// Every unit has ended its part of this backward, also those whose own post-backward nobody called.
+Status end_units(Root &root, bool may_wait) {
+  for (State *state : root.states) {
+    if (!state->unit) continue;
+    ParamGroup &unit = *state->unit;
+    if (root.is_in_backward) {
+      if (end_unit_backward(root, unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+    } else if (unit.held_grad_slot && end_gradients(unit, may_wait) == TPFSDP_PENDING) {
+      return TPFSDP_PENDING;
+    }
+  }
+  return TPFSDP_OK;
+}
+
+Status drop_unused_prefetches(Root &root, bool may_wait) {
+  for (ParamGroup *unit : root.units) {
+    if (unit->is_prefetch && drop_prefetch(*unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+  }
+  return TPFSDP_OK;
+}
+
+void leave_backward(Root &root) {
+  for (State *state : root.states) {
+    state->training_state = TrainingState::kIdle;
+    state->still_to_end.clear();
+  }
+  for (ParamGroup *unit : root.units) {
+    unit->training_state = TrainingState::kIdle;
+    unit->did_prefetch = unit->did_pre_backward = unit->did_post_backward = false;
+  }
+  root.forward_root = nullptr;
+  root.is_in_backward = false;
+}
+
+Status end(Module &module, const char *call, bool ends_step, bool may_wait) {
+  Root &root = settle_outermost(module);
+  if (root.end_phase == 0) {
+    const Status status = root.step([&]() -> Status {
+      root_of(module, call);
+      if (!root.is_ready()) fail(TPFSDP_ERR_STATE, call, " of module \"", module.path(), "\" came before any forward");
+      if (end_units(root, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+      return ends_step ? drop_unused_prefetches(root, may_wait) : TPFSDP_OK;
+    });
+    if (status != TPFSDP_OK) return status;
+  }
+  if (ends_step) {
+    if (open_window_after_backward(root, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+    forget_order(root);
+  }
+  record_call(root, *root.states.front(), call);
+  leave_backward(root);
+  return TPFSDP_OK;
 }
 
 }  // namespace
@@ -88,13 +159,17 @@ Status pre_forward(Module &module, bool may_wait) {
       record_call(root, state, "pre_forward");
       state.training_state = TrainingState::kForward;
       if (state.modules.size() > 1) state.still_to_run = state.modules;
-      if (!root.forward_root) root.forward_root = &state;
+      if (!root.forward_root) root.forward_root = &module;
       if (unit) unit->training_state = TrainingState::kForward;
+      if (unit && module.grad_enabled && !root.is_in_backward) part_from_last(root, *unit);
     }
     if (state.modules.size() > 1 && module.grad_enabled &&
         std::find(state.still_to_end.begin(), state.still_to_end.end(), &module) == state.still_to_end.end())
       state.still_to_end.push_back(&module);
-    return unit ? unshard(*unit, may_wait) : TPFSDP_OK;
+    if (unit && unshard(*unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+    // A recomputation wants what its backward wants, not what follows in forward.
+    if (root.is_in_backward) return TPFSDP_OK;
+    return prefetch_list(root, state.forward_prefetch, TrainingState::kForward, may_wait);
   });
 }
 
@@ -107,15 +182,12 @@ void post_forward(Module &module) {
       fail(TPFSDP_ERR_STATE, "post_forward of module \"", module.path(), "\" without pre_forward");
     record_call(root, state, "post_forward");
     std::erase(state.still_to_run, &module);
-    if (!state.still_to_run.empty()) return TPFSDP_OK;
+    // A member of a list that is run alone, outside the root's forward, ends with its own.
+    const bool is_outermost = root.forward_root == &module;
+    if (!state.still_to_run.empty() && !is_outermost) return TPFSDP_OK;
+    if (is_outermost) end_partial_forwards(root, state);
     end_forward(root, state);
-    if (root.forward_root == &state) {
-      // Units over several modules of which some never ran: the deepest first.
-      for (State *other : root.states | std::views::reverse) {
-        if (!other->still_to_run.empty()) end_forward(root, *other);
-      }
-      root.forward_root = nullptr;
-    }
+    if (is_outermost) root.forward_root = nullptr;
     return TPFSDP_OK;
   });
 }
@@ -130,13 +202,16 @@ Status pre_backward(Module &module, bool may_wait) {
     if (state.training_state != TrainingState::kPreBackward) record_call(root, state, "pre_backward");
     state.training_state = TrainingState::kPreBackward;
     ParamGroup *unit = state.unit.get();
-    if (!unit || unit->did_pre_backward) return TPFSDP_OK;
+    if (!unit) return prefetch_list(root, state.backward_prefetch, TrainingState::kPreBackward, may_wait);
+    if (unit->did_pre_backward) return TPFSDP_OK;
     unit->training_state = TrainingState::kPreBackward;
-    if (!unit->is_gathering && !unit->is_posting && !has_fresh_values(*unit))
-      ++root.recorder().counters.prefetch_misses;
-    if (unit->is_gathering && unit->is_prefetch) ++root.recorder().counters.prefetch_hits;
-    if (unshard(*unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
-    if (!unit->did_prefetch && prefetch_before(root, *unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+    if (state.switches.unshards_in_backward) {
+      if (!unit->is_gathering && !unit->is_posting && !has_fresh_values(*unit))
+        ++root.recorder().counters.prefetch_misses;
+      if (unit->is_gathering && unit->is_prefetch) ++root.recorder().counters.prefetch_hits;
+      if (unshard(*unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+    }
+    if (!unit->did_prefetch && prefetch_in_backward(root, *unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
     unit->did_prefetch = true;
     if (take_grad_slot(*unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
     unit->did_pre_backward = true;
@@ -163,43 +238,14 @@ Status post_backward(Module &module, bool may_wait) {
 }
 
 Status end_backward(Module &module, bool may_wait) {
-  Root &root = settle_outermost(module);
-  if (root.end_phase == 0) {
-    const Status status = root.step([&]() -> Status {
-      root_of(module, "end_backward");
-      if (!root.is_ready())
-        fail(TPFSDP_ERR_STATE, "end_backward of module \"", module.path(), "\" came before any forward");
-      // Units whose own post-backward nobody called, also those that took no part in this backward.
-      for (State *state : root.states) {
-        if (state->unit && root.is_in_backward && end_unit_backward(root, *state->unit, may_wait) == TPFSDP_PENDING)
-          return TPFSDP_PENDING;
-        if (state->unit && state->unit->held_grad_slot && issue_reduction(*state->unit, may_wait) == TPFSDP_PENDING)
-          return TPFSDP_PENDING;
-      }
-      for (ParamGroup *unit : root.units) {
-        if (!unit->is_prefetch) continue;
-        if (wait_gather(*unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
-        unit->is_prefetch = false;
-        reshard(*unit);  // wanted by nobody
-      }
-      return TPFSDP_OK;
-    });
-    if (status != TPFSDP_OK) return status;
-  }
-  if (open_window_after_backward(root, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
-  record_call(root, *root.states.front(), "end_backward");
-  for (State *state : root.states) {
-    state->training_state = TrainingState::kIdle;
-    state->still_to_end.clear();
-  }
-  for (ParamGroup *unit : root.units) {
-    unit->training_state = TrainingState::kIdle;
-    unit->did_prefetch = unit->did_pre_backward = unit->did_post_backward = false;
-  }
-  forget_order(root);
-  root.forward_root = nullptr;
-  root.is_in_backward = false;
-  return TPFSDP_OK;
+  const Root &root = settle_outermost(module);
+  return end(module, "end_backward", root.is_last_backward && !root.finalizes_manually, may_wait);
+}
+
+Status finalize_backward(Module &module, bool may_wait) {
+  const Root &root = root_of(module, "finalize_backward");
+  if (!root.is_ready()) return TPFSDP_OK;
+  return end(module, "finalize_backward", true, may_wait);
 }
 
 }  // namespace tpfsdp

@@ -12,5 +12,7 @@ void post_forward(Module &module);
 Status pre_backward(Module &module, bool may_wait);
 Status post_backward(Module &module, bool may_wait);
 Status end_backward(Module &root, bool may_wait);
+// The end of the step, where end_backward leaves it to this; before the first forward nothing.
+Status finalize_backward(Module &root, bool may_wait);
 
 }  // namespace tpfsdp
