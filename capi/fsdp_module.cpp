@@ -53,6 +53,7 @@ tpfsdp_status tpfsdp_fsdp_module_get_info(tpfsdp_module *module, tpfsdp_fsdp_mod
     info.module_count = static_cast<int32_t>(state.modules.size());
     info.training_state = static_cast<int32_t>(state.training_state);
     info.reshard_after_forward.kind = static_cast<int32_t>(state.reshard_kind);
+    info.reshard_after_forward.size = state.reshard_size;
     info.reshard_after_backward = state.switches.reshards_after_backward;
     info.requires_gradient_sync = state.switches.reduces;
     info.is_last_backward = !state.root || state.root->is_last_backward;

@@ -13,9 +13,7 @@ namespace {
 
 ReshardKind reshard_of(const tpfsdp_reshard &reshard) {
   switch (reshard.kind) {
-    case TPFSDP_RESHARD_SIZE:
-      fail(TPFSDP_ERR_UNSUPPORTED, "reshard_after_forward SIZE(", reshard.size,
-           ") is not in this version; use ALWAYS or NEVER");
+    case TPFSDP_RESHARD_SIZE: return ReshardKind::kSize;
     case TPFSDP_RESHARD_AUTO:
     case TPFSDP_RESHARD_ALWAYS:
     case TPFSDP_RESHARD_NEVER:
@@ -75,6 +73,7 @@ tpfsdp_status tpfsdp_fully_shard(tpfsdp_module *const *modules, int64_t module_c
       ShardOptions shard;
       shard.host_memory = host_memory_of(read.host_memory);
       shard.reshard = reshard_of(read.reshard_after_forward);
+      shard.reshard_size = read.reshard_after_forward.size;
       shard.init = init_of(read.init);
       const int64_t ignored = as_count(read.ignored_param_count, read.ignored_params, "ignored_param_count");
       for (int64_t i = 0; i < ignored; ++i)

@@ -8,9 +8,9 @@ namespace tpfsdp::capi {
 namespace {
 
 const char *kind_name(Kind kind) {
-  static constexpr std::array<const char *, 13> kNames = {"none",   "error", "context", "list", "blob",
+  static constexpr std::array<const char *, 14> kNames = {"none",   "error", "context", "list", "blob",
                                                           "tensor", "work",  "group",   "mesh", "param",
-                                                          "module", "unit",  "scope"};
+                                                          "module", "unit",  "scope",   "hook"};
   return kNames[static_cast<size_t>(kind)];
 }
 

@@ -3,7 +3,6 @@
 
 #include "fsdp/param_access.hpp"
 #include "fsdp/state.hpp"
-#include "fsdp/state_machine.hpp"
 #include "guard.hpp"
 #include "handle.hpp"
 #include "list.hpp"
@@ -31,16 +30,6 @@ tpfsdp_list *list_of(const std::vector<Named> &named) {
   std::vector<List::Entry> entries;
   for (const auto &[name, thing] : named) entries.emplace_back(name, Ref<Object>(thing));
   return owned<tpfsdp_list>(make<List>(std::move(entries)).get());
-}
-
-// What the hooks of manual mode share: a module that is not sharded has none.
-template <class Step>
-Status drive(tpfsdp_module *module, tpfsdp_error **error, Step &&step) noexcept {
-  return guard(error, [&]() -> Status {
-    Entry entry;
-    Module &m = entry.get<Module>(module, "module");
-    return state_or_null(m) ? step(m) : TPFSDP_OK;
-  });
 }
 
 }  // namespace
@@ -229,45 +218,6 @@ tpfsdp_status tpfsdp_module_zero_grad(tpfsdp_module *module, tpfsdp_bool set_to_
     Module &m = entry.get<Module>(module, "module");
     zero_gradients(m, as_bool(set_to_none, "set_to_none"));
   });
-}
-
-tpfsdp_status tpfsdp_module_pre_forward(tpfsdp_module *module, tpfsdp_error **error) TPFSDP_NOEXCEPT {
-  return drive(module, error, [](Module &m) { return pre_forward(m, true); });
-}
-
-tpfsdp_status tpfsdp_module_try_pre_forward(tpfsdp_module *module, tpfsdp_error **error) TPFSDP_NOEXCEPT {
-  return drive(module, error, [](Module &m) { return pre_forward(m, false); });
-}
-
-tpfsdp_status tpfsdp_module_post_forward(tpfsdp_module *module, tpfsdp_error **error) TPFSDP_NOEXCEPT {
-  return drive(module, error, [](Module &m) -> Status {
-    post_forward(m);
-    return TPFSDP_OK;
-  });
-}
-
-tpfsdp_status tpfsdp_module_pre_backward(tpfsdp_module *module, tpfsdp_error **error) TPFSDP_NOEXCEPT {
-  return drive(module, error, [](Module &m) { return pre_backward(m, true); });
-}
-
-tpfsdp_status tpfsdp_module_try_pre_backward(tpfsdp_module *module, tpfsdp_error **error) TPFSDP_NOEXCEPT {
-  return drive(module, error, [](Module &m) { return pre_backward(m, false); });
-}
-
-tpfsdp_status tpfsdp_module_post_backward(tpfsdp_module *module, tpfsdp_error **error) TPFSDP_NOEXCEPT {
-  return drive(module, error, [](Module &m) { return post_backward(m, true); });
-}
-
-tpfsdp_status tpfsdp_module_try_post_backward(tpfsdp_module *module, tpfsdp_error **error) TPFSDP_NOEXCEPT {
-  return drive(module, error, [](Module &m) { return post_backward(m, false); });
-}
-
-tpfsdp_status tpfsdp_module_end_backward(tpfsdp_module *module, tpfsdp_error **error) TPFSDP_NOEXCEPT {
-  return drive(module, error, [](Module &m) { return end_backward(m, true); });
-}
-
-tpfsdp_status tpfsdp_module_try_end_backward(tpfsdp_module *module, tpfsdp_error **error) TPFSDP_NOEXCEPT {
-  return drive(module, error, [](Module &m) { return end_backward(m, false); });
 }
 
 }  // extern "C"

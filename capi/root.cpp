@@ -41,6 +41,7 @@ tpfsdp_status tpfsdp_root_get_memory_info(tpfsdp_module *root, tpfsdp_memory_inf
     info.grad_shard_bytes = report.grad_shard_bytes;
     info.slot_bytes = report.slot_bytes;
     info.grad_slot_bytes = report.grad_slot_bytes;
+    info.part_bytes = report.part_bytes;
     info.accumulator_bytes = report.accumulator_bytes;
     info.host_bytes = tree.host_bytes;
     info.total_bytes = tree.account.held();

@@ -35,7 +35,7 @@ tpfsdp_status tpfsdp_unit_get_info(tpfsdp_unit *unit, tpfsdp_unit_info *out_info
     info.shard_bytes = u.shards.size_bytes();
     info.full_bytes = u.layout.full_bytes;
     info.logical_bytes = u.layout.logical_bytes;
-    info.wire_bytes = u.gather_wire_bytes;
+    info.wire_bytes = u.shards_route.wire_bytes;
     info.grad_bytes = u.layout.grad_bytes;
     info.version = u.version;
     info.unshards = u.unshards;

@@ -15,15 +15,16 @@
 
 %define TPFSDP_EACH_HANDLE(M)
 M(context) M(list) M(blob) M(tensor) M(work) M(group) M(mesh) M(param) M(module) M(unit) M(scope)
+M(hook)
 %enddef
 
 /* Callbacks that are an argument of a function, and those that are a member of an options record too. */
 %define TPFSDP_EACH_CALLBACK(M)
-M(log) M(interrupt) M(listening) M(rank) M(grad_reduced) M(memory)
+M(log) M(interrupt) M(listening) M(rank) M(grad_reduced) M(memory) M(module)
 %enddef
 
 %define TPFSDP_EACH_RECORD(M)
-M(error_info) M(context_options) M(context_info) M(shard_info) M(group_info) M(mesh_info) M(param_info)
+M(error_info) M(context_options) M(context_info) M(shard_info) M(hook_options) M(group_info) M(mesh_info) M(param_info)
 M(module_options) M(module_info) M(fully_shard_options) M(unit_info) M(memory_info) M(fsdp_module_info)
 M(scope_options) M(trace_event) M(counters)
 %enddef
@@ -45,7 +46,8 @@ M(work_wait) M(tensor_copy)
 M(param_get_grad_buffer) M(param_add_grad) M(param_set_grad) M(param_set_tensor)
 M(module_pre_forward) M(module_pre_backward) M(module_post_backward) M(module_end_backward)
 M(fully_shard) M(root_prepare) M(shards_begin_write)
-M(fsdp_module_unshard) M(fsdp_module_reset_iter_state)
+M(fsdp_module_unshard) M(fsdp_module_reset_iter_state) M(fsdp_module_finalize_backward)
+M(module_call) M(module_backward) M(module_call_method)
 M(scope_open) M(grad_reduce)
 %enddef
 

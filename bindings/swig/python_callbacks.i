@@ -39,6 +39,16 @@ static tpfsdp_##X##_callback make_##X(PyObject *callable) {
 TPFSDP_EACH_CALLBACK(PY_CALLBACK)
 
 %ignore tpfsdp_rank_args::error; /* exceptions travel in Python */
+/* Any object, lent for the call. */
+%typemap(in, noblock=1) void *payload { $1 = $input == Py_None ? nullptr : $input; }
+%ignore tpfsdp_module_args::payload;
+%extend tpfsdp_module_args {
+  PyObject *get_payload() {
+    PyObject *payload = $self->payload ? static_cast<PyObject *>($self->payload) : Py_None;
+    Py_INCREF(payload);
+    return payload;
+  }
+}
 /* *data, where the host's memory callback answers. */
 %ignore tpfsdp_memory_args::data;
 %ignore tpfsdp_memory_args::stream;

@@ -230,7 +230,7 @@ Ref<Object> HandleTable::find_and_hold(const void *handle, Kind kind) noexcept {
 
 bool HandleTable::is_from_before_fork(const void *handle) noexcept {
   const uint64_t value = value_of(handle);
-  if (kind_of(value) == Kind::kNone || kind_of(value) > Kind::kScope) return false;
+  if (kind_of(value) == Kind::kNone || kind_of(value) > Kind::kHook) return false;
   const Instance *in = current.load(std::memory_order_acquire);
   if (in && in->alive.is_set())
     in = in->parent;  // else a child that has not begun anew: all that is known is from before

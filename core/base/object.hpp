@@ -29,6 +29,7 @@ enum class Kind : uint8_t {
   kModule,
   kUnit,
   kScope,
+  kHook,
 };
 
 class Object : public Deferrable {

@@ -20,6 +20,11 @@ class Context final : public Object {
   const std::shared_ptr<Rank> &rank_ptr() const { return rank_; }
   Group &group() const { return *group_; }
 
+  // Of call mode: how deep the calls are now, and what the last nested one failed with. Of the rank's own thread.
+  int32_t forward_calls = 0;
+  int32_t backward_calls = 0;
+  std::shared_ptr<const ErrorDetail> failure_of_call;
+
   // Ends every group made from this rank in order of their making, the default one last.
   void shutdown();
   void abort(const std::string &reason) noexcept;

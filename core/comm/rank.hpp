@@ -18,6 +18,8 @@
 
 namespace tpfsdp {
 
+constexpr int32_t kLogWarning = 3;  // the number of context.h
+
 using Log = std::function<void(int32_t rank, int32_t level, const char *component, const char *message)>;
 // OK, or what the host's interrupt callback gave.
 using Interrupt = std::function<Status(int32_t waited_ms, const char *operation, const char *unit)>;

@@ -22,11 +22,12 @@ tpfsdp_view view_of(void *data, const int64_t *count, tpfsdp_dtype dtype) {
 }
 
 std::string line_of(const ParamGroup &unit, const ShardedParam &p) {
-  constexpr const char *kReshard[] = {"auto", "always", "never"};
+  constexpr const char *kReshard[] = {"auto", "always", "never", "to size "};
   std::string line =
       cat("parameter ", p.param->full_name(), " of unit ", unit.name, ": ", dtype_name(p.param->dtype()), " ",
           shape_text(p.param->shape()), p.param->requires_grad() ? ", trainable" : ", frozen", ", registered ",
           p.param->place_count(), " time(s), reshard ", kReshard[static_cast<int>(unit.state.reshard_kind)]);
+  if (unit.state.reshard_size > 0) append_text(line, unit.state.reshard_size);
   if (unit.init_mode == InitMode::kVerify) append_text(line, cat(", values ", p.value_hash));
   return line;
 }

@@ -2,6 +2,7 @@
 // The end of a failed step: what a failure tells the peers, and how all ranks come back to one clean start.
 #include "fsdp/gather.hpp"
 #include "fsdp/gradients.hpp"
+#include "fsdp/post_forward.hpp"
 #include "fsdp/root.hpp"
 #include "fsdp/write_window.hpp"
 
@@ -81,9 +82,8 @@ void Root::refuse_unfinished_end() const {
 void Root::drop_step() noexcept {
   ++resets;
   for (State *state : states) {
-    state->training_state = TrainingState::kIdle;
     state->still_to_run.clear();
-    state->still_to_end.clear();
+    state->leave_backward();
   }
   for (ParamGroup *unit : units) {
     if (unit->is_gathering || unit->is_posting || (unit->has_destination && !unit->is_full())) {
@@ -93,6 +93,7 @@ void Root::drop_step() noexcept {
         drop_full_parameters(*unit);
       }
     }
+    forget_part(*unit);
     unit->scopes = 0;
     unit->training_state = TrainingState::kIdle;
     reshard(*unit);

@@ -68,6 +68,21 @@ Ref<Mesh> checked_mesh(Ref<Mesh> mesh, const Module &module) {
   return mesh;
 }
 
+void set_reshard(State &state, const ShardOptions &options, const Group &group) {
+  state.reshard_kind = options.reshard;
+  if (options.reshard != ReshardKind::kSize) return;
+  const int32_t size = options.reshard_size, world = group.size();
+  if (size < 1 || world % size != 0)
+    fail(TPFSDP_ERR_INVALID_ARGUMENT, "reshard_after_forward is SIZE(", size, "), but the mesh of module \"",
+         state.modules.front()->path(), "\" has ", world, " ranks: give a divisor of it");
+  if (size == 1)
+    group.owner().log(kLogWarning, "fsdp",
+                      cat("reshard_after_forward SIZE(1) of module \"", state.modules.front()->path(),
+                          "\" keeps everything on every rank: NEVER says so"));
+  state.reshard_kind = size == 1 ? ReshardKind::kNever : size == world ? ReshardKind::kAlways : ReshardKind::kSize;
+  if (state.reshard_kind == ReshardKind::kSize) state.reshard_size = size;
+}
+
 void check_params(const std::vector<Ref<Param>> &params) {
   for (const Ref<Param> &param : params) {
     if (param->unit)
@@ -136,7 +151,7 @@ void fully_shard(const std::vector<Ref<Module>> &modules, Ref<Mesh> mesh,
     check_params(params);
     auto state = std::make_shared<State>();
     for (const Ref<Module> &module : modules) state->modules.push_back(module.get());
-    state->reshard_kind = options.reshard;
+    set_reshard(*state, options, *mesh->group(0));
     if (!params.empty()) {
       state->unit = make<ParamGroup>(*state, std::move(mesh), params, options.init, std::move(options.host_memory));
       state->unit->name = state->name();  // until the root is settled

@@ -8,6 +8,7 @@ namespace tpfsdp {
 
 struct ShardOptions {
   ReshardKind reshard = ReshardKind::kAuto;
+  int32_t reshard_size = 0;
   InitMode init = InitMode::kVerify;
   HostMemory host_memory;
   std::vector<const Param *> ignored;

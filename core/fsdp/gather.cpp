@@ -3,6 +3,7 @@
 
 #include "base/debug.hpp"
 #include "device/kernels.hpp"
+#include "fsdp/post_forward.hpp"
 #include "fsdp/reduce.hpp"
 #include "fsdp/root.hpp"
 #include "fsdp/write_window.hpp"
@@ -44,30 +45,51 @@ void acquire_host_memory(ParamGroup &unit) {
   unit.set_destination(nullptr);
 }
 
+[[noreturn]] void refuse_other_place(const ParamGroup &unit, const std::string &why) {
+  fail(TPFSDP_ERR_STATE, "unit ", unit.name, " cannot come back to where its forward saw it: ", why,
+       "; close its scope or reshard it first");
+}
+
+Slot &add_slot(ParamGroup &unit) {
+  Root &root = unit.root();
+  Slot &slot = root.slots.emplace_back();
+  slot.number = static_cast<int32_t>(root.slots.size()) - 1;
+  slot.memory = Buffer(unit.layout.full_bytes, &root.account);
+  ++root.recorder().counters.spare_slots;
+  ++root.recorder().counters.allocations;
+  return slot;
+}
+
 enum class Acquired { kYes, kPending, kNotForPrefetch };
 
 Acquired acquire_slot(ParamGroup &unit, bool may_wait, bool for_prefetch) {
   if (unit.slot) {
-    if (ParamGroup *holder = unit.slot->holder; holder && holder != &unit) {
+    Slot *slot = unit.slot;
+    if (ParamGroup *holder = slot->holder; holder && holder != &unit) {
       // A pin may exist on this rank only, so going on another way would part the ranks.
       if (holder->has_deferred_reshard)
         fail(TPFSDP_ERR_STATE, "unit ", unit.name, " cannot be gathered: its memory is held by ", holder->pins.load(),
              " pin(s) of unit ", holder->name, "; release the views of its full parameters");
+      const bool is_in_step =
+          unit.training_state == TrainingState::kForward || unit.training_state == TrainingState::kPreBackward;
       if (holder->is_prefetch && !for_prefetch) {
         if (drop_prefetch(*holder, may_wait) == TPFSDP_PENDING) return Acquired::kPending;
       } else if (for_prefetch) {
         return Acquired::kNotForPrefetch;  // it would cost memory outside the plan
-      } else {
+      } else if (!is_in_step) {
+        if (!unit.spare) unit.spare = &add_slot(unit);
+        slot = unit.spare;
+      } else if (!unit.post_forward_positions.empty()) {
         // A view that the host saved in forward must be right again in backward.
-        if (!unit.post_forward_positions.empty())
-          fail(TPFSDP_ERR_STATE, "unit ", unit.name, " cannot come back to where its forward saw it: unit ",
-               holder->name, " is full there; close its scope or reshard it before this backward");
+        refuse_other_place(unit, cat("unit ", holder->name, " is full there"));
+      } else {
         give_own_slot(unit);
+        slot = unit.slot;
       }
     }
-    unit.slot->holder = &unit;
-    unit.held_slot = unit.slot;
-    unit.set_destination(unit.slot->memory.data());
+    slot->holder = &unit;
+    unit.held_slot = slot;
+    unit.set_destination(slot->memory.data());
   }
   unit.has_destination = true;
   return Acquired::kYes;
@@ -83,28 +105,29 @@ void poison(ParamGroup &unit) {
   }
 }
 
-tpfsdp_backend_op gather_op(const ParamGroup &unit) {
+tpfsdp_backend_op gather_op(const ParamGroup &unit, const GatherRoute &route, const Region &source) {
   tpfsdp_backend_op op{};
   op.struct_size = sizeof op;
   op.kind = TPFSDP_BACKEND_KIND_ALL_GATHER;
-  op.dtype = unit.layout.gather_dtype;
+  op.dtype = route.dtype;
   op.source = -1;
   op.unit = unit.number;
-  op.input = unit.shards.data();
-  op.input_region = unit.shards.backend_region();
-  op.element_count = unit.gather_elements;
-  op.counts_hash = unit.gather_counts_hash;
-  op.counts_length = static_cast<int64_t>(unit.gather_pieces.size());
-  op.pieces = unit.gather_pieces.data();
+  op.input = source.data();
+  op.input_region = source.backend_region();
+  op.element_count = route.elements;
+  op.counts_hash = route.counts_hash;
+  op.counts_length = static_cast<int64_t>(route.pieces.size());
+  op.pieces = route.pieces.data();
   op.piece_count = op.counts_length;
   return op;
 }
 
 Status complete_gather(ParamGroup &unit, bool may_wait) {
   if (unit.group->size() == 1) return TPFSDP_OK;
-  refuse_given_up(unit, unit.gather_generation, "gather");
-  if (unit.group->complete(unit.gather_sequence, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
-  finish_reductions(unit.root(), *unit.group, unit.gather_sequence);
+  refuse_given_up(unit, *unit.gather_route->group, unit.gather_generation, "gather");
+  Group &group = *unit.gather_route->group;
+  if (group.complete(unit.gather_sequence, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+  finish_reductions(unit.root(), group, unit.gather_sequence);
   return TPFSDP_OK;
 }
 
@@ -122,14 +145,12 @@ bool has_fresh_values(const ParamGroup &unit) {
   return unit.is_full() && unit.gathered_version == unit.version && unit.root().window == Window::kClosed;
 }
 
-void give_own_slot(ParamGroup &unit) {
-  Root &root = unit.root();
-  Slot &slot = root.slots.emplace_back();
-  slot.number = static_cast<int32_t>(root.slots.size()) - 1;
-  slot.memory = Buffer(unit.layout.full_bytes, &root.account);
-  unit.slot = &slot;
-  ++root.recorder().counters.spare_slots;
-  ++root.recorder().counters.allocations;
+void give_own_slot(ParamGroup &unit) { unit.slot = &add_slot(unit); }
+
+void settle_place(ParamGroup &unit) {
+  if (!unit.held_slot || unit.held_slot == unit.slot) return;
+  if (!unit.post_forward_positions.empty()) refuse_other_place(unit, "it is full elsewhere");
+  unit.slot = unit.held_slot;
 }
 
 Status issue_gather(ParamGroup &unit, bool may_wait, bool for_prefetch) {
@@ -157,10 +178,14 @@ Status issue_gather(ParamGroup &unit, bool may_wait, bool for_prefetch) {
     // Recorded before the collective that it starts, and only once: a PENDING submit comes again.
     if (!unit.is_posting) record(unit, EventKind::kUnshard);
     unit.is_posting = true;
-    if (unit.group->submit(gather_op(unit), unit.gather_wire_bytes, may_wait, &unit.gather_sequence) == TPFSDP_PENDING)
+    const bool among_parts = has_fresh_part(unit);
+    const GatherRoute &route = among_parts ? unit.part->route : unit.shards_route;
+    const tpfsdp_backend_op op = gather_op(unit, route, among_parts ? unit.part->memory : unit.shards);
+    if (route.group->submit(op, route.wire_bytes, may_wait, &unit.gather_sequence) == TPFSDP_PENDING)
       return TPFSDP_PENDING;
     unit.is_posting = false;
-    unit.gather_generation = unit.group->generation();
+    unit.gather_route = &route;
+    unit.gather_generation = route.group->generation();
   }
   unit.is_gathering = true;
   unit.is_prefetch = for_prefetch;
@@ -229,13 +254,14 @@ void drop_full_parameters(ParamGroup &unit) noexcept {
   unit.is_posting = false;
   unit.is_prefetch = false;
   unit.has_deferred_reshard = false;
-  unit.sharded_state = ShardedState::kSharded;
+  const bool is_in_parts = unit.part && unit.part->is_held;
+  unit.sharded_state = is_in_parts ? ShardedState::kShardedPostForward : ShardedState::kSharded;
 }
 
-void refuse_given_up(const ParamGroup &unit, int64_t generation, const char *what) {
-  if (generation != unit.group->generation())
+void refuse_given_up(const ParamGroup &unit, const Group &group, int64_t generation, const char *what) {
+  if (generation != group.generation())
     fail(TPFSDP_ERR_CANCELLED, "the ", what, " of unit ", unit.name, " was given up when another failure on group ",
-         unit.group->name(), " was told or reset: call reset_iter_state on the root of every rank, then go on");
+         group.name(), " was told or reset: call reset_iter_state on the root of every rank, then go on");
 }
 
 void pin(ParamGroup &unit) {

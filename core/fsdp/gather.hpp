@@ -12,6 +12,9 @@ bool has_fresh_values(const ParamGroup &unit);
 
 // A place of its own, which the plan did not foresee; it keeps it until the next plan. Counted.
 void give_own_slot(ParamGroup &unit);
+// A forward or backward of a unit that is full: where it is full is its place from now on. Throws STATE where an
+// earlier forward of this step saw it elsewhere.
+void settle_place(ParamGroup &unit);
 
 // Starts the gather of a unit that is neither full nor under way. `for_prefetch`: does nothing where that would cost
 // memory outside the plan.
@@ -28,7 +31,7 @@ void reshard(ParamGroup &unit);
 void drop_full_parameters(ParamGroup &unit) noexcept;
 
 // A group may serve several trees, and programs: a failure of one gives up what all have under way there.
-void refuse_given_up(const ParamGroup &unit, int64_t generation, const char *what);
+void refuse_given_up(const ParamGroup &unit, const Group &group, int64_t generation, const char *what);
 
 void pin(ParamGroup &unit);
 // From any thread.

@@ -26,8 +26,6 @@ std::vector<ShardedParam> wrap(const std::vector<Ref<Param>> &managed) {
   return params;
 }
 
-int64_t element_bytes(tpfsdp_dtype dtype) { return dtype_bytes(dtype, 1); }
-
 }  // namespace
 
 ParamGroup::ParamGroup(State &owner, Ref<Mesh> shard_mesh, const std::vector<Ref<Param>> &managed, InitMode init,
@@ -42,7 +40,7 @@ ParamGroup::ParamGroup(State &owner, Ref<Mesh> shard_mesh, const std::vector<Ref
       shard_places(layout.shard_places(group->rank())) {
   shards = Region(*group, shard_places.size_bytes, nullptr);
   for (size_t i = 0; i < params.size(); ++i) cut(params[i], i);
-  make_gather_pieces();
+  shards_route = route_over_shards(group, layout);
   reduce_pieces.reserve(params.size());
   reduce_counts.reserve(2 * params.size());
 }
@@ -114,27 +112,6 @@ void ParamGroup::cut(ShardedParam &sharded, size_t index) {
                rows.count() * at.row_bytes);
 }
 
-// One copy per parameter and rank. Counts are in elements of the gather's dtype, bytes for mixed dtypes.
-void ParamGroup::make_gather_pieces() {
-  const int64_t unit_bytes = element_bytes(layout.gather_dtype);
-  std::vector<uint64_t> counts;
-  gather_pieces.clear();
-  gather_elements = gather_wire_bytes = 0;
-  for (int32_t rank = 0; rank < group->size(); ++rank) {
-    const ShardPlaces places = layout.shard_places(rank);
-    for (size_t i = 0; i < params.size(); ++i) {
-      const ParamLayout &at = layout.params[i];
-      const int64_t size_bytes = rows_of_rank(at.rows, group->size(), rank).count() * at.row_bytes;
-      const int64_t count = size_bytes / unit_bytes;
-      counts.push_back(static_cast<uint64_t>(count));
-      gather_elements += count;
-      if (rank != group->rank()) gather_wire_bytes += size_bytes;
-      gather_pieces.push_back({rank, 0, places.offsets[i] / unit_bytes, count, nullptr});
-    }
-  }
-  gather_counts_hash = hash_bytes(counts.data(), counts.size() * sizeof(uint64_t));
-}
-
 void ParamGroup::lay_out() {
   layout = ShardLayout(specs_of(params), group->size());
   const ShardPlaces places = layout.grad_shard_places(group->rank());
@@ -163,15 +140,8 @@ void ParamGroup::set_destination(std::byte *base) {
   for (size_t i = 0; i < params.size(); ++i) {
     if (base) params[i].full = base + layout.params[i].full_offset;
   }
-  size_t piece = 0;
-  for (int32_t rank = 0; rank < group->size(); ++rank) {
-    for (size_t i = 0; i < params.size(); ++i, ++piece) {
-      const ParamLayout &at = layout.params[i];
-      std::byte *full = params[i].full;
-      gather_pieces[piece].target =
-          full ? full + rows_of_rank(at.rows, group->size(), rank).begin * at.row_bytes : nullptr;
-    }
-  }
+  shards_route.aim(params);
+  if (part) part->route.aim(params);
 }
 
 }  // namespace tpfsdp

@@ -5,7 +5,7 @@
 
 #include "comm/mesh.hpp"
 #include "comm/region.hpp"
-#include "fsdp/shard_layout.hpp"
+#include "fsdp/gather_route.hpp"
 #include "module/module.hpp"
 
 #include <functional>
@@ -19,9 +19,9 @@ class Root;
 class ParamGroup;
 
 // The numbers of unit.h, and of fully_shard.h.
-enum class ShardedState : int32_t { kSharded = 1, kUnsharded = 3 };
+enum class ShardedState : int32_t { kSharded = 1, kShardedPostForward = 2, kUnsharded = 3 };
 enum class TrainingState : int32_t { kIdle = 1, kForward = 2, kPreBackward = 3, kPostBackward = 4 };
-enum class ReshardKind : int32_t { kAuto = 0, kAlways = 1, kNever = 2 };
+enum class ReshardKind : int32_t { kAuto = 0, kAlways = 1, kNever = 2, kSize = 3 };
 enum class InitMode : int32_t { kVerify = 1, kTrust = 2, kBroadcast = 3 };
 
 // Memory for full parameters in the host's own allocations: acquire sets *data, release takes it back.
@@ -39,6 +39,15 @@ struct GradSlot {
   Region memory;
   ParamGroup *holder = nullptr;
   int64_t last_reduce = 0;  // sequence of the last reduction that exposed it
+};
+
+// This rank's slice of the full values between forward and backward, see post_forward.hpp.
+struct PostForwardPart {
+  GatherRoute route;
+  std::vector<PartPiece> pieces;  // of this rank
+  Region memory;
+  int64_t version = -1;  // of the values in it
+  bool is_held = false;
 };
 
 struct ShardedParam {
@@ -107,6 +116,7 @@ class ParamGroup final : public Object {
 
   // ---- Memory of the plan ----
   Slot *slot = nullptr;       // null: nothing to gather, or storage HOST
+  Slot *spare = nullptr;      // for an unshard outside the plan; made once
   Slot *held_slot = nullptr;  // holding its full parameters now
   GradSlot *grad_slot = nullptr;
   GradSlot *held_grad_slot = nullptr;
@@ -127,10 +137,11 @@ class ParamGroup final : public Object {
   bool is_posting_reduction = false;
   bool is_reducing = false;
   bool has_deferred_reshard = false;
-  int32_t scopes = 0;                  // open on it
-  bool is_full_beside_scopes = false;  // wanted full by something else, too
+  int32_t scopes = 0;                         // open on it
+  bool is_full_beside_scopes = false;         // wanted full by something else, too
+  const GatherRoute *gather_route = nullptr;  // of the gather that was submitted last
   int64_t gather_sequence = 0;
-  int64_t gather_generation = 0;  // of the group when it was submitted
+  int64_t gather_generation = 0;  // of its group when it was submitted
   int64_t reduce_sequence = 0;
   int64_t reduce_generation = 0;
   int64_t gathered_version = 0;
@@ -142,16 +153,13 @@ class ParamGroup final : public Object {
   std::atomic<int32_t> owed_unpins{0};  // by finalizers
 
   // ---- The static part of its collectives ----
-  std::vector<tpfsdp_backend_piece> gather_pieces;
+  GatherRoute shards_route;
+  std::unique_ptr<PostForwardPart> part;  // null unless it reshards to fewer ranks
   std::vector<tpfsdp_backend_piece> reduce_pieces;
-  uint64_t gather_counts_hash = 0;
-  int64_t gather_elements = 0;
-  int64_t gather_wire_bytes = 0;
   std::vector<uint64_t> reduce_counts;
 
  private:
   void cut(ShardedParam &sharded, size_t index);
-  void make_gather_pieces();
 };
 
 }  // namespace tpfsdp

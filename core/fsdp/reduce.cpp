@@ -184,7 +184,7 @@ void finish_reductions(Root &root, const Group &group, int64_t sequence) {
       ++i;
       continue;
     }
-    refuse_given_up(unit, unit.reduce_generation, "reduction");
+    refuse_given_up(unit, group, unit.reduce_generation, "reduction");
     pending.erase(pending.begin() + static_cast<std::ptrdiff_t>(i));
     show_gradients(unit);
   }

@@ -2,6 +2,7 @@
 #include "fsdp/root.hpp"
 
 #include "fsdp/gather.hpp"
+#include "fsdp/post_forward.hpp"
 #include "fsdp/schedule.hpp"
 
 #include <algorithm>
@@ -131,6 +132,7 @@ Status Root::prepare(bool may_wait) {
       exchange_ = nullptr;
       stage_ = Stage::kReady;
     }
+    if (make_post_forward_groups(*this, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
     if (plan_is_old_) make_plan();
     return TPFSDP_OK;
   });
@@ -160,7 +162,9 @@ void Root::forget(State &state) noexcept {
     account.subtract(unit->shards.size_bytes() + unit->grad_shards->size_bytes());
     std::erase(units, unit);
     std::erase(reductions, unit);
-    std::erase(post_forward_order, unit);
+    for (PastForward &past : post_forward_order) {
+      if (past.unit == unit) past.unit = nullptr;
+    }
   }
 }
 
@@ -209,6 +213,7 @@ void Root::make_plan() {
            " is in use, so memory cannot be planned anew after parameters were frozen or unfrozen, or switches "
            "changed: close scopes and release views first");
     unit.lay_out();
+    lay_out_part(unit);
     std::string names;
     for (const ShardedParam &p : unit.params) {
       if (p.param->requires_grad()) append_text(names, cat(names.empty() ? "" : ",", p.param->full_name()));
@@ -225,7 +230,7 @@ void Root::make_plan() {
                  grad_plan = plan_slots(gradients);
 
   for (ParamGroup *unit : units) {
-    unit->slot = nullptr;
+    unit->slot = unit->spare = nullptr;
     unit->grad_slot = nullptr;
   }
   slots.clear();
@@ -248,7 +253,10 @@ void Root::make_plan() {
   planned_slots = static_cast<int32_t>(slots.size());
   planned_grad_slots = static_cast<int32_t>(grad_slots.size());
   planned_bytes = full_plan.total_bytes() + grad_plan.total_bytes();
-  for (const ParamGroup *unit : units) planned_bytes += unit->shards.size_bytes() + unit->grad_shards->size_bytes();
+  for (const ParamGroup *unit : units) {
+    planned_bytes += unit->shards.size_bytes() + unit->grad_shards->size_bytes();
+    if (unit->part) planned_bytes += unit->part->memory.size_bytes();
+  }
   recorder().counters.allocations += planned_slots + planned_grad_slots + static_cast<int64_t>(units.size());
   plan_is_old_ = plan_may_improve_ = false;
 }
@@ -262,6 +270,7 @@ MemoryReport Root::memory_report() const {
     report.grad_shard_bytes += unit->grad_shards->size_bytes();
     report.grad_slot_bytes += unit->second_gradient.size_bytes();
     report.accumulator_bytes += unit->accumulator.memory.size_bytes();
+    if (unit->part) report.part_bytes += unit->part->memory.size_bytes();
   }
   for (const Slot &slot : slots) report.slot_bytes += slot.memory.size_bytes();
   for (const GradSlot &slot : grad_slots) report.grad_slot_bytes += slot.memory.size_bytes();

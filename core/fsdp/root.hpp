@@ -22,6 +22,14 @@ struct MemoryReport {
   int64_t slot_bytes = 0;
   int64_t grad_slot_bytes = 0;    // and memory for second commits
   int64_t accumulator_bytes = 0;  // full gradients that add up without sync
+  int64_t part_bytes = 0;         // of full parameters between forward and backward
+};
+
+// A forward of a unit, for the order of backward.
+struct PastForward {
+  ParamGroup *unit = nullptr;
+  int64_t pass = 0;      // of the root's forward it was part of
+  bool is_over = false;  // its backward has begun
 };
 
 enum class Window { kOpen, kClosed, kExplicit };
@@ -70,7 +78,8 @@ class Root {
   bool finalizes_manually = false;  // the end of the step is finalize_backward
   int32_t end_phase = 0;            // of end_backward, for its form that does not wait
   int64_t resets = 0;               // of the step, by reset_iter_state
-  std::vector<ParamGroup *> post_forward_order;
+  int64_t forward_passes = 0;
+  std::vector<PastForward> post_forward_order;
   std::vector<ParamGroup *> reductions;  // posted, oldest first
 
   // ---- Write window ----

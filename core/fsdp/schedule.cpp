@@ -37,18 +37,28 @@ void record_post_forward(Root &root, ParamGroup &unit) {
   // Forwards whose backward never comes would make it grow for ever.
   if (root.post_forward_order.size() >= 64 * root.units.size()) forget_order(root);
   unit.post_forward_positions.push_back(static_cast<int64_t>(root.post_forward_order.size()));
-  root.post_forward_order.push_back(&unit);
+  root.post_forward_order.push_back({&unit, root.forward_passes});
 }
 
 Status prefetch_in_backward(Root &root, ParamGroup &unit, bool may_wait) {
   const PrefetchList &list = unit.state.backward_prefetch;
   if (!list.empty()) return prefetch_list(root, list, TrainingState::kPreBackward, may_wait);
   if (unit.post_forward_positions.empty()) return TPFSDP_OK;
-  const int64_t position = unit.post_forward_positions.back();
+#if defined(TPFSDP_MUTANT_PREFETCH_FOLLOWS_FORWARD)
+  const auto position = static_cast<size_t>(unit.post_forward_positions.front() + 2) % root.post_forward_order.size();
+#else
+  const auto position = static_cast<size_t>(unit.post_forward_positions.back());
+#endif
+  PastForward &own = root.post_forward_order[position];
   if (position > 0) {
-    ParamGroup &before = *root.post_forward_order[static_cast<size_t>(position) - 1];
-    if (prefetch(before, TrainingState::kPreBackward, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+    const PastForward &before = root.post_forward_order[position - 1];
+    // The last unit of an earlier micro-batch, whose backward is over, is not wanted again. Of the same forward it may
+    // be: two backwards can share a unit.
+    const bool is_wanted = before.unit && (before.pass == own.pass || !before.is_over);
+    if (is_wanted && prefetch(*before.unit, TrainingState::kPreBackward, may_wait) == TPFSDP_PENDING)
+      return TPFSDP_PENDING;
   }
+  own.is_over = true;
   unit.post_forward_positions.pop_back();
   return TPFSDP_OK;
 }
@@ -61,8 +71,8 @@ void forget_order(Root &root) {
 void part_from_last(const Root &root, ParamGroup &unit) {
   if (root.post_forward_order.empty() || !unit.slot || unit.has_destination || !unit.post_forward_positions.empty())
     return;
-  const ParamGroup &last = *root.post_forward_order.back();
-  if (last.slot == unit.slot && &last != &unit) give_own_slot(unit);
+  const ParamGroup *const last = root.post_forward_order.back().unit;
+  if (last && last->slot == unit.slot && last != &unit) give_own_slot(unit);
 }
 
 Status prefetch_list(Root &root, const PrefetchList &list, TrainingState pass, bool may_wait) {

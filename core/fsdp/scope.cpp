@@ -2,6 +2,7 @@
 #include "fsdp/scope.hpp"
 
 #include "fsdp/gather.hpp"
+#include "fsdp/post_forward.hpp"
 #include "fsdp/reduce.hpp"
 #include "fsdp/root.hpp"
 #include "fsdp/state_machine.hpp"
@@ -115,7 +116,12 @@ void reshard_module(Module &module) {
   const State &state = state_of(module);
   if (!state.unit) return;
   ParamGroup &unit = *state.unit;
-  if (unit.training_state == TrainingState::kForward && unit.keeps()) return;
+  if (unit.training_state == TrainingState::kForward) {
+    if (unit.keeps()) return;
+    if (unit.part && unit.is_full()) keep_part(unit);
+  } else {
+    forget_part(unit);
+  }
   reshard(unit);
 }
 

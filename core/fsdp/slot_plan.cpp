@@ -102,6 +102,9 @@ SlotPlan plan_by_size(const Units &units, const Conflicts &conflicts) {
     if (planner.at(unit).size_bytes == 0) continue;
     const auto is_free = [&](int32_t slot) {
       if (planner.plan.slot_pool[static_cast<size_t>(slot)] != planner.at(unit).pool) return false;
+#if defined(TPFSDP_MUTANT_SLOT_REUSED_BY_A_NEIGHBOUR)
+      return true;
+#endif
       const std::vector<int32_t> &others = conflicts.of(unit);
       return std::none_of(others.begin(), others.end(),
                           [&](int32_t other) { return planner.plan.slot_of_unit[static_cast<size_t>(other)] == slot; });

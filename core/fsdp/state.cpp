@@ -20,6 +20,14 @@ void State::forget(const Module &module) noexcept {
 
 bool State::is_root() const { return root && root->module && state_or_null(*root->module) == this; }
 
+void State::leave_backward() noexcept {
+  training_state = TrainingState::kIdle;
+  still_to_end.clear();
+  for (const Module *module : modules) {
+    if (module->hooks) module->hooks->ran_backward = module->hooks->ran_backward_pre = false;
+  }
+}
+
 std::string State::name() const {
   std::string out;
   for (const Module *module : modules) {

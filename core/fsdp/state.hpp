@@ -26,6 +26,7 @@ class State final : public ModuleState {
   std::vector<Module *> modules;  // all hold this state
   Ref<ParamGroup> unit;           // null: no parameters of its own
   ReshardKind reshard_kind = ReshardKind::kAuto;
+  int32_t reshard_size = 0;  // ranks, of kSize
   Switches switches;
   bool has_kept_after_backward = false;  // once was told to: the plan gives it a slot of its own
   // Explicit prefetch; empty: none in forward, the recorded order in backward. They may end before this state.
@@ -36,6 +37,7 @@ class State final : public ModuleState {
   std::vector<Module *> still_to_end;  // of several modules, those that ran forward and whose backward has not ended
 
   bool is_root() const;
+  void leave_backward() noexcept;
   std::string name() const;  // dotted, joined by ", "
 };
 

@@ -3,6 +3,7 @@
 
 #include "fsdp/gather.hpp"
 #include "fsdp/gradients.hpp"
+#include "fsdp/post_forward.hpp"
 #include "fsdp/reduce.hpp"
 #include "fsdp/root.hpp"
 #include "fsdp/schedule.hpp"
@@ -43,6 +44,7 @@ void end_unit_forward(Root &root, ParamGroup &unit, bool backward_will_come) {
     if (keep) {
       unit.is_full_beside_scopes = true;
     } else {
+      if (unit.part && unit.is_full()) keep_part(unit);
       reshard(unit);
     }
     if (backward_will_come) record_post_forward(root, unit);
@@ -78,6 +80,7 @@ Status end_unit_backward(Root &root, ParamGroup &unit, bool may_wait) {
     unit.did_post_backward = unit.owes_gradients = true;
     unit.did_prefetch = unit.did_pre_backward = false;
     if (unit.state.switches.reshards_after_backward) {
+      forget_part(unit);
       reshard(unit);
     } else if (unit.is_full()) {
       unit.is_full_beside_scopes = true;
@@ -110,10 +113,7 @@ Status drop_unused_prefetches(Root &root, bool may_wait) {
 }
 
 void leave_backward(Root &root) {
-  for (State *state : root.states) {
-    state->training_state = TrainingState::kIdle;
-    state->still_to_end.clear();
-  }
+  for (State *state : root.states) state->leave_backward();
   for (ParamGroup *unit : root.units) {
     unit->training_state = TrainingState::kIdle;
     unit->did_prefetch = unit->did_pre_backward = unit->did_post_backward = false;
@@ -159,9 +159,15 @@ Status pre_forward(Module &module, bool may_wait) {
       record_call(root, state, "pre_forward");
       state.training_state = TrainingState::kForward;
       if (state.modules.size() > 1) state.still_to_run = state.modules;
-      if (!root.forward_root) root.forward_root = &module;
+      if (!root.forward_root) {
+        root.forward_root = &module;
+        ++root.forward_passes;
+      }
       if (unit) unit->training_state = TrainingState::kForward;
-      if (unit && module.grad_enabled && !root.is_in_backward) part_from_last(root, *unit);
+      if (unit && module.grad_enabled && !root.is_in_backward) {
+        settle_place(*unit);
+        part_from_last(root, *unit);
+      }
     }
     if (state.modules.size() > 1 && module.grad_enabled &&
         std::find(state.still_to_end.begin(), state.still_to_end.end(), &module) == state.still_to_end.end())
@@ -206,6 +212,7 @@ Status pre_backward(Module &module, bool may_wait) {
     if (unit->did_pre_backward) return TPFSDP_OK;
     unit->training_state = TrainingState::kPreBackward;
     if (state.switches.unshards_in_backward) {
+      settle_place(*unit);
       if (!unit->is_gathering && !unit->is_posting && !has_fresh_values(*unit))
         ++root.recorder().counters.prefetch_misses;
       if (unit->is_gathering && unit->is_prefetch) ++root.recorder().counters.prefetch_hits;

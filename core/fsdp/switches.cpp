@@ -59,6 +59,7 @@ void set_reshard_after_forward(Module &module, ReshardKind kind, bool recurse) {
   change(module, recurse, [=](State &state) {
     if (state.reshard_kind == kind) return;
     state.reshard_kind = kind;
+    state.reshard_size = 0;
     plan_better(state);
   });
 }

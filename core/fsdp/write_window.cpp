@@ -4,6 +4,7 @@
 #include "base/debug.hpp"
 #include "device/kernels.hpp"
 #include "fsdp/gather.hpp"
+#include "fsdp/post_forward.hpp"
 #include "fsdp/reduce.hpp"
 #include "fsdp/root.hpp"
 
@@ -24,6 +25,7 @@ void record(Root &root, const char *operation) {
 
 void open(Root &root, Window window) {
   root.window = window;
+  for (ParamGroup *unit : root.units) forget_part(*unit);  // what is written now is not in it
   protect_shards(root, false);
   record(root, window == Window::kExplicit ? "begin_write" : "open");
 }

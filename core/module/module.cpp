@@ -27,6 +27,7 @@ Module::Module(Ref<Context> context, ModuleOptions options)
     : id_(next_identity()), context_(std::move(context)), options_(std::move(options)) {}
 
 Module::~Module() {
+  if (hooks) hooks->forget_module();
   if (state) state->forget(*this);
   state = nullptr;  // before the parameters it refers to
   for (const auto &[name, child] : children_) detach_child(child);

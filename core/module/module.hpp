@@ -3,6 +3,7 @@
 #pragma once
 
 #include "comm/context.hpp"
+#include "module/hooks.hpp"
 #include "module/param.hpp"
 
 #include <memory>
@@ -74,6 +75,7 @@ class Module final : public Object {
   bool training = true;
   bool grad_enabled = true;
   std::shared_ptr<ModuleState> state;  // of fully_shard on this module
+  std::unique_ptr<Hooks> hooks;        // null until the host sets a method or a hook
   int64_t last_walk = 0;               // the walk that met it last, see for_each_below
   bool is_managed = false;             // some fully_shard call walked it: its tree does not change any more
 

@@ -262,6 +262,7 @@ typedef struct tpfsdp_param tpfsdp_param; /* param.h */
 typedef struct tpfsdp_module tpfsdp_module; /* module.h */
 typedef struct tpfsdp_unit tpfsdp_unit; /* unit.h */
 typedef struct tpfsdp_scope tpfsdp_scope; /* scope.h */
+typedef struct tpfsdp_hook tpfsdp_hook; /* module.h */
 
 /**
  * Adds one reference to a handle of any kind and returns it; NULL for a handle that is not alive.

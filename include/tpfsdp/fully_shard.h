@@ -17,7 +17,8 @@ enum {
   TPFSDP_RESHARD_AUTO = 0,   /**< ALWAYS, but NEVER for the root. PyTorch: None */
   TPFSDP_RESHARD_ALWAYS = 1, /**< nothing. PyTorch: True */
   TPFSDP_RESHARD_NEVER = 2,  /**< everything. PyTorch: False */
-  TPFSDP_RESHARD_SIZE = 3    /**< a part, over `size` ranks. PyTorch: int. UNSUPPORTED in 0.1 */
+  TPFSDP_RESHARD_SIZE = 3    /**< a part: each `size` ranks in order hold one copy between them, and backward gathers
+                                  among them. 1 is NEVER, with a warning; all ranks is ALWAYS. PyTorch: int */
 };
 
 /** Frozen. */
@@ -63,6 +64,15 @@ TPFSDP_API TPFSDP_CHECK_RESULT tpfsdp_status
 tpfsdp_fully_shard(tpfsdp_module *const *modules, int64_t module_count, TPFSDP_NULLABLE tpfsdp_mesh *mesh,
                    TPFSDP_NULLABLE const tpfsdp_fully_shard_options *options,
                    TPFSDP_NULLABLE tpfsdp_error **error) TPFSDP_NOEXCEPT;
+
+/**
+ * tpfsdp_module_call_method(@p method_name) then runs pre_forward and post_forward around it. No effect on modules that
+ * are not sharded.
+ * Errors: NOT_FOUND. PyTorch: register_fsdp_forward_method. Since: 0.1.
+ */
+TPFSDP_API TPFSDP_CHECK_RESULT tpfsdp_status
+tpfsdp_fully_shard_register_forward_method(tpfsdp_module *module, const char *method_name,
+                                           TPFSDP_NULLABLE tpfsdp_error **error) TPFSDP_NOEXCEPT;
 
 #ifdef __cplusplus
 }

@@ -39,6 +39,43 @@ typedef struct tpfsdp_module_info {
   TPFSDP_NULLABLE void *user;
 } tpfsdp_module_info;
 
+/** What a method or hook is called with. */
+typedef struct tpfsdp_module_args {
+  uint32_t struct_size;
+  tpfsdp_bool failed;            /**< forward hooks: forward failed, and the hook was registered with always_call */
+  tpfsdp_module *module;         /**< borrowed */
+  const char *method;            /**< "forward", "backward", ... */
+  TPFSDP_NULLABLE void *payload; /**< what the host gave to the driving call, never looked at; NULL in manual mode */
+} tpfsdp_module_args;
+
+/**
+ * A method or a hook of a module, written by the host. Runs on the thread of the driving call and may call the library,
+ * to drive modules below the one it is called for.
+ */
+typedef struct tpfsdp_module_callback {
+  tpfsdp_status (*call)(void *user, const tpfsdp_module_args *args);
+  TPFSDP_NULLABLE void *user;
+  TPFSDP_NULLABLE void (*drop)(void *user);
+} tpfsdp_module_callback;
+
+typedef int32_t tpfsdp_hook_kind;
+enum {
+  TPFSDP_HOOK_UNKNOWN = -1,
+  TPFSDP_HOOK_UNSPECIFIED = 0,  /**< refused */
+  TPFSDP_HOOK_FORWARD_PRE = 1,  /**< before forward, parameters are full */
+  TPFSDP_HOOK_FORWARD = 2,      /**< after forward, parameters are still full */
+  TPFSDP_HOOK_BACKWARD_PRE = 3, /**< before backward, parameters are full */
+  TPFSDP_HOOK_BACKWARD = 4      /**< after backward, full gradients are there and not yet reduced */
+};
+
+typedef struct tpfsdp_hook_options {
+  uint32_t struct_size;
+  tpfsdp_toggle prepend;     /**< OFF: after the hooks that exist */
+  tpfsdp_toggle always_call; /**< OFF; ON: a forward hook also runs when forward failed; what it returns then is not
+                                  looked at */
+  int32_t reserved;
+} tpfsdp_hook_options;
+
 /* ---- The tree ---- */
 
 /** A module without children, of the rank of @p context (shared). Threads: any. PyTorch: nn.Module. Since: 0.1. */
@@ -153,6 +190,64 @@ TPFSDP_API TPFSDP_CHECK_RESULT tpfsdp_status
 tpfsdp_module_zero_grad(tpfsdp_module *module, tpfsdp_bool set_to_none,
                         TPFSDP_NULLABLE tpfsdp_error **error) TPFSDP_NOEXCEPT;
 
+/* ---- Call mode: the library calls the host. A callback that fails is CALLBACK, with its status as backend code and
+ * the failure of the last call inside it as cause; one that hands on the status of that call fails as it did. The
+ * outermost call tells the peers, as tpfsdp_root_fail would; then tpfsdp_fsdp_module_reset_iter_state. A host may mix
+ * call and manual mode. ---- */
+
+/**
+ * Sets method @p name ("forward", "backward", or any other); NULL removes it.
+ * Errors: INVALID_ARGUMENT. PyTorch: def forward. Since: 0.1.
+ */
+TPFSDP_API TPFSDP_CHECK_RESULT tpfsdp_status
+tpfsdp_module_set_method(tpfsdp_module *module, const char *name,
+                         TPFSDP_NULLABLE const tpfsdp_module_callback *callback,
+                         TPFSDP_NULLABLE tpfsdp_error **error) TPFSDP_NOEXCEPT;
+
+/**
+ * pre_forward, method "forward" with @p payload, post_forward, and the forward hooks around the method; post_forward
+ * also when the method failed.
+ * Collective: its meshes, if anything is gathered. Errors: NOT_FOUND, CALLBACK, and those of the two. PyTorch:
+ * __call__. Since: 0.1.
+ */
+TPFSDP_API TPFSDP_CHECK_RESULT tpfsdp_status
+tpfsdp_module_call(tpfsdp_module *module, TPFSDP_NULLABLE void *payload,
+                   TPFSDP_NULLABLE tpfsdp_error **error) TPFSDP_NOEXCEPT;
+
+/**
+ * pre_backward, method "backward" with @p payload, post_backward, and the backward hooks around the method; on the
+ * outermost call end_backward of every tree that took part.
+ * Collective: its meshes. Errors: NOT_FOUND, CALLBACK, and those of the three. PyTorch: backward. Since: 0.1.
+ */
+TPFSDP_API TPFSDP_CHECK_RESULT tpfsdp_status
+tpfsdp_module_backward(tpfsdp_module *module, TPFSDP_NULLABLE void *payload,
+                       TPFSDP_NULLABLE tpfsdp_error **error) TPFSDP_NOEXCEPT;
+
+/**
+ * Method @p name with @p payload; as tpfsdp_module_call where it is "forward" or was registered as a forward method.
+ * Collective: its meshes, in that case. Errors: NOT_FOUND, CALLBACK. PyTorch: module.encode(x). Since: 0.1.
+ */
+TPFSDP_API TPFSDP_CHECK_RESULT tpfsdp_status
+tpfsdp_module_call_method(tpfsdp_module *module, const char *name, TPFSDP_NULLABLE void *payload,
+                          TPFSDP_NULLABLE tpfsdp_error **error) TPFSDP_NOEXCEPT;
+
+/**
+ * Adds a hook, run by call mode and by the matching manual call (pre_forward, post_forward, pre_backward,
+ * post_backward; of a backward once). It stays until tpfsdp_hook_remove; releasing the handle keeps it. A hook added
+ * by a hook runs the next time.
+ * Errors: INVALID_ARGUMENT. PyTorch: register_forward_pre_hook, register_forward_hook, register_full_backward_pre_hook,
+ * register_full_backward_hook. Since: 0.1.
+ */
+TPFSDP_API TPFSDP_CHECK_RESULT tpfsdp_status
+tpfsdp_module_register_hook(tpfsdp_module *module, tpfsdp_hook_kind kind, const tpfsdp_module_callback *callback,
+                            TPFSDP_NULLABLE const tpfsdp_hook_options *options,
+                            TPFSDP_NULLABLE tpfsdp_hook **out_hook,
+                            TPFSDP_NULLABLE tpfsdp_error **error) TPFSDP_NOEXCEPT;
+
+/** Takes a hook off again; twice is harmless. PyTorch: RemovableHandle.remove. Since: 0.1. */
+TPFSDP_API TPFSDP_CHECK_RESULT tpfsdp_status
+tpfsdp_hook_remove(tpfsdp_hook *hook, TPFSDP_NULLABLE tpfsdp_error **error) TPFSDP_NOEXCEPT;
+
 /* ---- Manual mode: the host calls the library, from its own hooks. HOT: no strings, no allocation. On a module
  * that is not sharded only its hooks run, so a host may call these for every module. The try forms never wait:
  * they do what can be done at once and return OK, or PENDING when a wait is left; then the same try again or the
@@ -172,11 +267,18 @@ TPFSDP_API TPFSDP_CHECK_RESULT tpfsdp_status
 tpfsdp_module_try_pre_forward(tpfsdp_module *module, TPFSDP_NULLABLE tpfsdp_error **error) TPFSDP_NOEXCEPT;
 
 /**
- * After it, also when it failed: frees what reshard_after_forward says. Never waits.
- * Errors: STATE. PyTorch: FSDPState._post_forward. Since: 0.1.
+ * After it: frees what reshard_after_forward says. Never waits.
+ * Errors: STATE, CALLBACK. PyTorch: FSDPState._post_forward. Since: 0.1.
  */
 TPFSDP_API TPFSDP_CHECK_RESULT tpfsdp_status
 tpfsdp_module_post_forward(tpfsdp_module *module, TPFSDP_NULLABLE tpfsdp_error **error) TPFSDP_NOEXCEPT;
+
+/**
+ * Instead of post_forward when forward failed: only hooks that were registered with always_call run. Never waits.
+ * Errors: STATE. PyTorch: always_call of register_forward_hook. Since: 0.1.
+ */
+TPFSDP_API TPFSDP_CHECK_RESULT tpfsdp_status
+tpfsdp_module_fail_forward(tpfsdp_module *module, TPFSDP_NULLABLE tpfsdp_error **error) TPFSDP_NOEXCEPT;
 
 /**
  * Before its backward, when the first gradient of an output is there: parameters are full, gradient memory is there,

@@ -15,7 +15,7 @@ extern "C" {
 
 /**
  * What a root's tree holds on this rank, exactly: the memory that its regions and slots were given, alignment
- * included. total_bytes is shards + gradient shards + slots + gradient slots + accumulators.
+ * included. total_bytes is shards + gradient shards + slots + gradient slots + parts + accumulators.
  */
 typedef struct tpfsdp_memory_info {
   uint32_t struct_size;
@@ -26,6 +26,7 @@ typedef struct tpfsdp_memory_info {
   int64_t grad_shard_bytes;   /**< shards of gradients */
   int64_t slot_bytes;         /**< all slots, spares included */
   int64_t grad_slot_bytes;
+  int64_t part_bytes;         /**< what stays between forward and backward with reshard SIZE */
   int64_t accumulator_bytes;  /**< full gradients that add up without sync: a unit's from its first such backward on */
   int64_t host_bytes;         /**< lent by the host's memory callback now */
   int64_t total_bytes;        /**< held now, host_bytes not counted */

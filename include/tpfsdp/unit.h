@@ -17,6 +17,7 @@ enum {
   TPFSDP_SHARDED_UNKNOWN = -1,
   TPFSDP_SHARDED_UNSPECIFIED = 0,
   TPFSDP_SHARDED_SHARDED = 1,
+  TPFSDP_SHARDED_POST_FORWARD = 2, /**< with reshard SIZE, between forward and backward */
   TPFSDP_SHARDED_UNSHARDED = 3
 };
 

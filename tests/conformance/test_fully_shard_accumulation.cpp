@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of several micro-batches: exact counts of reference 5.1.1, and sums that are those of one larger batch.
-#include "support/chain.hpp"
+#include "order.hpp"
 
 namespace {
 
@@ -108,6 +108,32 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"all_keep_both", Off::kAll, TPFSDP_RESHARD_NEVER, true, 4, 4},
                     Case{"root_only_keep_both", Off::kRootOnly, TPFSDP_RESHARD_NEVER, true, 10, 10}),
     [](const auto &tested) { return std::string(tested.param.name); });
+
+// Without parameters of its own the root is not what the last backward's first block finds before it: that is a block
+// of the micro-batch before, whose backward is over.
+TEST(AccumulationOf, NothingIsPrefetchedForABackwardThatIsOver) {
+  on_ranks(2, [](tpfsdp_context *context, int32_t) {
+    order::Host host(context, false);
+    for (const char *path : {"a", "b", "c"}) {
+      host.add(path);
+      host.shard({path}, TPFSDP_RESHARD_NEVER);
+    }
+    host.shard({""}, TPFSDP_RESHARD_NEVER);
+    API(tpfsdp_root_prepare, host.at(""));
+    take_counters(context);
+    for (const tpfsdp_bool is_last : {0, 0, 1}) {
+      API(tpfsdp_fsdp_module_set_is_last_backward, host.at(""), is_last);
+      API(tpfsdp_fsdp_module_set_reshard_after_backward, host.at(""), is_last, 1);
+      API(tpfsdp_module_pre_forward, host.at(""));
+      for (const char *path : {"a", "b", "c"}) host.forward(path);
+      API(tpfsdp_module_post_forward, host.at(""));
+      host.before("");
+      for (const char *path : {"c", "b", "a"}) host.backward(path);
+      API(tpfsdp_module_end_backward, host.at(""));
+    }
+    EXPECT_EQ(take_counters(context).all_gathers, 3);
+  });
+}
 
 // Parameters of one element, gradients that the test gives: what adds up where is known by hand.
 class Sums {

@@ -21,20 +21,16 @@ MISSING_NAMES = {
     "FullStateDictConfig", "FullyShardedDataParallel", "LocalOptimStateDictConfig", "LocalStateDictConfig",
     "MixedPrecision", "MixedPrecisionPolicy", "OffloadPolicy", "OptimStateDictConfig", "OptimStateKeyType",
     "ShardedOptimStateDictConfig", "ShardedStateDictConfig", "ShardingStrategy", "StateDictConfig", "StateDictSettings",
-    "StateDictType", "register_fsdp_forward_method", "share_comm_ctx",
+    "StateDictType", "share_comm_ctx",
 }  # fmt: skip
 MISSING_FSDP_MODULE_METHODS = {
     "module", "set_all_reduce_hook", "set_allocate_memory_from_process_group_for_comm", "set_custom_all_gather",
     "set_custom_reduce_scatter", "set_force_sum_reduction_for_comms", "set_gradient_divide_factor",
-    "set_is_last_backward", "set_modules_to_backward_prefetch", "set_modules_to_forward_prefetch",
     "set_post_optim_event", "set_reduce_scatter_divide_factor", "set_reduce_scatter_max_input_buffers",
-    "set_reduce_scatter_unused_params", "set_requires_all_reduce", "set_requires_gradient_sync",
-    "set_reshard_after_backward", "set_reshard_after_forward", "set_separate_reduce_scatter_group",
-    "set_symm_mem_for_comm", "set_unshard_in_backward",
+    "set_requires_all_reduce", "set_separate_reduce_scatter_group", "set_symm_mem_for_comm",
 }  # fmt: skip
 MISSING_MODULE_METHODS = {
-    "bfloat16", "compile", "cpu", "cuda", "double", "float", "get_extra_state", "half", "register_forward_hook",
-    "register_forward_pre_hook", "register_full_backward_hook", "register_full_backward_pre_hook",
+    "bfloat16", "compile", "cpu", "cuda", "double", "float", "get_extra_state", "half",
     "register_load_state_dict_post_hook", "register_load_state_dict_pre_hook", "register_state_dict_post_hook",
     "register_state_dict_pre_hook", "set_extra_state", "share_memory", "to", "to_empty", "type",
 }  # fmt: skip

@@ -49,14 +49,16 @@ from .errors import (
     TpfsdpError,
     Unsupported,
 )
-from .fully_shard import FSDPModule, UnshardHandle, fully_shard
+from .fsdp_module import FSDPModule, Switches, UnshardHandle
+from .fully_shard import fully_shard, register_fsdp_forward_method
 from .group import Group
 from .host_memory import HostMemory
+from .manual import end_backward, fail_forward, post_backward, post_forward, pre_backward, pre_forward
 from .mesh import DeviceMesh, init_device_mesh
 from .module import Module, ModuleList
 from .parameter import Parameter, RemovableHandle, ShardInfo
 from .ranks import run_ranks
-from .scope import end_backward, no_grad, prepare, reduce_gradients, scope, shards_write
+from .scope import no_grad, prepare, reduce_gradients, scope, shards_write
 from .tensor import Tensor, from_dlpack
 from .trace import Counters, EventKind, TraceEvent
 from .unit import MemoryInfo, ShardedState, Storage, TrainingState, UnitInfo

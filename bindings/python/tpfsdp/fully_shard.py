@@ -1,103 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one call this library is for, and what a module gains by it."""
+"""The one call this library is for."""
 
 from __future__ import annotations
 
 import array
+import functools
+import inspect
+import types
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any
 
 from . import capi
-from ._handle import ask, options
-from .errors import InvalidArgument, Unsupported
+from ._handle import options
+from .errors import InvalidArgument, NotFound, Unsupported
+from .fsdp_module import FSDPModule
 from .host_memory import HostMemory, make_callback
 from .mesh import DeviceMesh
-from .module import Module
+from .module import _FORWARD, Module
 from .parameter import Parameter
-from .unit import MemoryInfo, UnitInfo, memory_of, units_of
 
 _INIT_MODES = {"verify": capi.INIT_VERIFY, "trust": capi.INIT_TRUST, "broadcast": capi.INIT_BROADCAST}
-
-
-class UnshardHandle:
-    """A gather that may be under way. As a context manager it waits, and frees the parameters at its end."""
-
-    _work: Any = None
-    _module: FSDPModule | None = None
-
-    def wait(self) -> None:
-        """Returns when the full parameters are there. Again: no effect."""
-        if self._work is not None and not capi.work_test(self._work):
-            capi.work_wait(self._work)
-        self._work, work = None, self._work
-        capi.handle_release(work)
-
-    def __enter__(self) -> UnshardHandle:
-        self.wait()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._module is not None:
-            self._module.reshard()
-
-
-class FSDPModule:
-    """What :func:`fully_shard` mixes into a module's class: ``isinstance(module, FSDPModule)`` tells a sharded one."""
-
-    _handle: Any
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """A new object of a sharded class is one of the class before: it is not sharded."""
-        if len(cls.__mro__) < 3 or cls.__mro__[1] is not FSDPModule:
-            raise TypeError("FSDPModule is mixed in by fully_shard")
-        original: Any = cls.__mro__[2]
-        instance = original.__new__(original)
-        original.__init__(instance, *args, **kwargs)
-        return instance
-
-    def unshard(self, async_op: bool = False) -> UnshardHandle:
-        """Gathers the module's own units. Collective. Full or under way already: no effect.
-
-        Args:
-            async_op: only start it; the module's own forward waits for it, if nobody does.
-
-        Returns:
-            a handle, finished already without ``async_op``.
-        """
-        handle = UnshardHandle()
-        handle._module = self
-        handle._work = capi.fsdp_module_unshard(self._handle, async_op)
-        return handle
-
-    def reshard(self) -> None:
-        """Frees the full parameters; those that a view still holds later. Never waits."""
-        capi.fsdp_module_reshard(self._handle)
-
-    def reset_iter_state(self) -> None:
-        """After any exception inside a step, on the root of every rank: gives up what is under way and drops the step's
-        gradients; everything is sharded again. Collective."""
-        capi.fsdp_module_reset_iter_state(self._handle)
-
-    @property
-    def is_root(self) -> bool | None:
-        """None before that is settled, by the first forward."""
-        value = ask(capi.fsdp_module_get_info, capi.fsdp_module_info, self._handle).is_root
-        return None if value < 0 else bool(value)
-
-    @property
-    def units(self) -> list[UnitInfo]:
-        """What it gathers together, as it stands; empty without parameters of its own."""
-        return units_of(self._handle)
-
-    def memory_info(self) -> MemoryInfo:
-        """What the whole tree holds on this rank. Only on the root."""
-        return memory_of(self._handle)
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        raise Unsupported("a sharded module cannot be copied; copy it before fully_shard, or its values")
 
 
 _sharded_classes: dict[type, type] = {}
@@ -140,7 +62,8 @@ def fully_shard(
         module: one module, or a list that shares one unit. Changed in place: its class becomes ``FSDP<its class>``.
         mesh: 1-D; None: all ranks of the context.
         reshard_after_forward: True: free after forward and gather again in backward. False: keep. None: True, but
-            False for the root. A number of ranks is not supported yet.
+            False for the root. A number that divides the ranks: so many ranks in order hold one copy between them
+            after forward, and backward gathers among them.
         ignored_params: never touched.
         host_memory: where full parameters live; None: in memory of the library. See :class:`HostMemory`.
         init: how ranks make sure that they start equal: "verify" compares a hash of each parameter before the first
@@ -181,3 +104,24 @@ def fully_shard(
     for one in modules:
         one.__class__ = _sharded_class(type(one))
     return module
+
+
+def register_fsdp_forward_method(module: Any, method_name: str) -> None:
+    """``module.<method_name>(...)`` gathers the parameters first and frees them again, as ``module(...)`` does. No effect
+    on a module that is not sharded. PyTorch: ``register_fsdp_forward_method``.
+
+    Raises:
+        NotFound: there is no such method.
+    """
+    if not isinstance(module, FSDPModule):
+        return
+    method = getattr(module, method_name, None)
+    if not callable(method):
+        raise NotFound(f"{type(module).__name__} has no method {method_name!r}")
+    plain = method.__func__ if inspect.ismethod(method) else method
+
+    @functools.wraps(plain)
+    def driven(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._drive(_FORWARD, functools.partial(plain, self), args, kwargs)
+
+    object.__setattr__(module, method_name, types.MethodType(driven, module))

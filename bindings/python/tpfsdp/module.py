@@ -8,11 +8,11 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import capi
+from . import capi, hooks
 from ._handle import Owner, ask, known, options, read_blob, shared
 from .context import Context, current_context
 from .errors import InvalidArgument, TpfsdpError, Unsupported
-from .parameter import Parameter
+from .parameter import Parameter, RemovableHandle
 from .tensor import Tensor
 
 _FORWARD, _BACKWARD = 0, 1
@@ -32,6 +32,7 @@ class Module(Owner):
     _parameters: dict[str, Parameter | None]
     _modules: dict[str, Module | None]
     _buffers: dict[str, tuple[Tensor | None, bool]]
+    _calls: list[hooks.Call]  # of this module, that are running: recursion nests them
     # False: a plain container, not to be sharded by itself.
     _has_forward = True
 
@@ -49,6 +50,7 @@ class Module(Owner):
         object.__setattr__(self, "_modules", {})
         object.__setattr__(self, "_buffers", {})
         object.__setattr__(self, "_context", context)
+        object.__setattr__(self, "_calls", [])
         self._own(handle)
 
     @classmethod
@@ -267,25 +269,27 @@ class Module(Owner):
     def _drive(self, phase: int, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         depth = self._context._depth
         outermost = depth[phase] == 0
+        call = hooks.Call(args, kwargs)
+        self._calls.append(call)
         try:
             self._before(phase)
             depth[phase] += 1
             try:
-                result = function(*args, **kwargs)
-            except BaseException:
-                if phase == _FORWARD:
-                    with contextlib.suppress(TpfsdpError):  # the first failure is the one to tell of
-                        capi.module_post_forward(self._handle)
-                raise
+                call.result = function(*call.args, **call.kwargs)
             finally:
                 depth[phase] -= 1
             self._after(phase, outermost)
-            return result
+            return call.result
         except BaseException as error:
+            with contextlib.suppress(TpfsdpError):  # the first failure is the one to tell of
+                if phase == _FORWARD:
+                    capi.module_fail_forward(self._handle)
             if outermost:
                 with contextlib.suppress(TpfsdpError):  # nothing is sharded here, or the library has told it already
                     capi.root_fail(self._handle, f"{type(error).__name__}: {error}")
             raise
+        finally:
+            self._calls.pop()
 
     # What need not wait is done with the interpreter lock held; only the plain forms give it up.
 
@@ -306,6 +310,43 @@ class Module(Owner):
             capi.module_post_backward(handle)
         if outermost and not capi.module_try_end_backward(handle):
             capi.module_end_backward(handle)
+
+    # ---- Hooks: they run in the order of registration; parameters are full in all of them ----
+
+    def register_forward_pre_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> RemovableHandle:
+        """Calls ``hook(module, args)`` before forward, or ``hook(module, args, kwargs)``; what it returns, if not None,
+        takes the place of the arguments."""
+        run = hooks.before_forward(hook, with_kwargs)
+        return hooks.register(self, capi.HOOK_FORWARD_PRE, run, prepend)
+
+    def register_forward_hook(
+        self,
+        hook: Callable[..., Any],
+        *,
+        prepend: bool = False,
+        with_kwargs: bool = False,
+        always_call: bool = False,
+    ) -> RemovableHandle:
+        """Calls ``hook(module, args, output)`` after forward, or ``hook(module, args, kwargs, output)``; what it returns,
+        if not None, takes the place of the output.
+
+        Args:
+            always_call: also when forward failed, with None as output.
+        """
+        run = hooks.after_forward(hook, with_kwargs)
+        return hooks.register(self, capi.HOOK_FORWARD, run, prepend, always_call)
+
+    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
+        """Calls ``hook(module, grad_output)`` before backward; what it returns, if not None, takes the place of
+        ``grad_output``, a tuple."""
+        return hooks.register(self, capi.HOOK_BACKWARD_PRE, hooks.before_backward(hook), prepend)
+
+    def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
+        """Calls ``hook(module, grad_input, grad_output)`` after backward, before gradients are averaged; what it
+        returns, if not None, takes the place of ``grad_input``, a tuple."""
+        return hooks.register(self, capi.HOOK_BACKWARD, hooks.after_backward(hook), prepend)
 
 
 class ModuleList(Module):

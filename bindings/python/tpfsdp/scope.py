@@ -18,7 +18,7 @@ def scope(*modules: Module, recurse: bool = True) -> Iterator[None]:
 
     Segment mode, for programs without module calls: for each block in order, run its function in a scope; then for each
     block in reverse, run its vector-Jacobian product in a scope, hand the gradients over and call
-    :func:`reduce_gradients`; at last :func:`end_backward` on the root. ``block.unshard(async_op=True)`` for the next
+    :func:`reduce_gradients`; at last :func:`~tpfsdp.end_backward` on the root. ``block.unshard(async_op=True)`` for the next
     block, before this one computes, overlaps its gather.
 
     Args:
@@ -46,13 +46,6 @@ def prepare(root: Module) -> None:
 def reduce_gradients(module: Module) -> None:
     """Segment mode, in a scope: starts to average the gradients handed over below ``module``. Collective."""
     capi.grad_reduce(module._handle)
-
-
-def end_backward(root: Module) -> None:
-    """Once at the end of each backward: finishes all averages; then ``param.grad`` is there and shards may be written.
-    ``root.run_backward`` does it by itself. Collective."""
-    if not capi.module_try_end_backward(root._handle):
-        capi.module_end_backward(root._handle)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from ._handle import ask, snapshot
 class ShardedState(enum.IntEnum):
     UNKNOWN = capi.SHARDED_UNKNOWN
     SHARDED = capi.SHARDED_SHARDED
+    POST_FORWARD = capi.SHARDED_POST_FORWARD
     UNSHARDED = capi.SHARDED_UNSHARDED
 
 
@@ -56,8 +57,8 @@ class UnitInfo:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MemoryInfo:
-    """What a root's tree holds on this rank, exactly. total_bytes is shards + gradient shards + slots + gradient slots.
-    PyTorch: ``memory_stats``."""
+    """What a root's tree holds on this rank, exactly. total_bytes is shards + gradient shards + slots + gradient slots
+    + parts + accumulators. PyTorch: ``memory_stats``."""
 
     slot_count: int
     grad_slot_count: int
@@ -66,6 +67,10 @@ class MemoryInfo:
     grad_shard_bytes: int
     slot_bytes: int
     grad_slot_bytes: int
+    part_bytes: int
+    """What stays between forward and backward with a number as ``reshard_after_forward``."""
+    accumulator_bytes: int
+    """Full gradients that add up without sync."""
     host_bytes: int
     """Lent by the program's own memory now; not in total_bytes."""
     total_bytes: int
