@@ -136,6 +136,19 @@ foreach(folder conformance numerics)
   endforeach()
 endforeach()
 
+# ---- goldens: the runner of PyTorch's numbers, for the test above and for any folder (tools/goldens) -------------
+file(GLOB sources CONFIGURE_DEPENDS ${tests_dir}/goldens/*.cpp)
+list(REMOVE_ITEM sources ${tests_dir}/goldens/runner.cpp)
+tpfsdp_gtest_target(goldens_runner ${tests_dir}/goldens/runner.cpp)
+add_library(goldens STATIC ${sources})
+tpfsdp_test_target(goldens)
+target_link_libraries(goldens PUBLIC tpfsdp GTest::gmock nlohmann_json::nlohmann_json)
+foreach(name numerics_test_goldens goldens_runner)
+  target_link_libraries(${name} PRIVATE goldens)
+endforeach()
+add_test(NAME goldens_runner COMMAND goldens_runner ${tests_dir}/goldens)
+set_tests_properties(goldens_runner PROPERTIES LABELS fast TIMEOUT 300)
+
 # ---- capi: the same program as C99 and as C++20 -----------------------------------------------------------------
 file(GLOB sources CONFIGURE_DEPENDS ${tests_dir}/capi/*.c)
 foreach(source IN LISTS sources)

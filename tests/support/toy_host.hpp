@@ -15,14 +15,14 @@ constexpr tpfsdp_dtype dtype_of() {
   return sizeof(T) == 8 ? TPFSDP_DTYPE_F64 : TPFSDP_DTYPE_F32;
 }
 
-// y = x W^T + b over `rows` rows.
+// y = x W^T + b over `rows` rows; without bias: null.
 template <class T>
 void linear_forward(const T *x, const T *weight, const T *bias, T *y, int64_t rows, int64_t in, int64_t out) {
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t o = 0; o < out; ++o) {
       T sum = 0;
       for (int64_t i = 0; i < in; ++i) sum += x[r * in + i] * weight[o * in + i];
-      y[r * out + o] = sum + bias[o];
+      y[r * out + o] = bias ? sum + bias[o] : sum;
     }
   }
 }
@@ -61,10 +61,7 @@ struct Layer {
   bool relu = false;      // of the output
   bool residual = false;  // output is added to the input
   bool weight_trains = true, bias_trains = true;
-  bool tied = false;      // its weight already has a gradient of another layer in this backward
-  std::vector<T> x, y;    // input, and output before the residual
-  T *own_bias = nullptr;  // of the host, where the parameter is ignored
-  std::vector<T> own_bias_grad;
+  std::vector<T> x, y;  // input, and output before the residual
 };
 
 template <class T>
@@ -73,12 +70,18 @@ const T *full(tpfsdp_param *param) {
 }
 
 template <class T>
+T *grad_buffer(tpfsdp_param *param) {
+  tpfsdp_view view{};
+  API(tpfsdp_param_get_grad_buffer, param, 0, &view);
+  return static_cast<T *>(view.data);
+}
+
+template <class T>
 std::vector<T> forward(Layer<T> &layer, const std::vector<T> &x, int64_t rows) {
   if (layer.module) API(tpfsdp_module_pre_forward, layer.module);
   layer.x = x;
   layer.y.assign(static_cast<size_t>(rows * layer.out), 0);
-  linear_forward(x.data(), full<T>(layer.weight), layer.own_bias ? layer.own_bias : full<T>(layer.bias), layer.y.data(),
-                 rows, layer.in, layer.out);
+  linear_forward(x.data(), full<T>(layer.weight), full<T>(layer.bias), layer.y.data(), rows, layer.in, layer.out);
   if (layer.relu) {
     for (T &value : layer.y) value = std::max(value, T{0});
   }
@@ -98,33 +101,12 @@ std::vector<T> backward(Layer<T> &layer, const std::vector<T> &dout, int64_t row
     for (size_t i = 0; i < dy.size(); ++i) dy[i] = layer.y[i] > 0 ? dy[i] : T{0};
   }
   std::vector<T> dx(layer.x.size());
-  tpfsdp_view weight_grad{}, bias_grad{};
-  std::vector<T> tied_grad;
-  T *dweight = nullptr, *dbias = nullptr;
-  if (layer.weight_trains && layer.tied) {
-    tied_grad.resize(static_cast<size_t>(layer.in * layer.out));
-    dweight = tied_grad.data();
-  } else if (layer.weight_trains) {
-    API(tpfsdp_param_get_grad_buffer, layer.weight, 0, &weight_grad);
-    dweight = static_cast<T *>(weight_grad.data);
-  }
-  if (layer.own_bias) {
-    layer.own_bias_grad.assign(static_cast<size_t>(layer.out), 0);
-    dbias = layer.own_bias_grad.data();
-  } else if (layer.bias_trains) {
-    API(tpfsdp_param_get_grad_buffer, layer.bias, 0, &bias_grad);
-    dbias = static_cast<T *>(bias_grad.data);
-  }
+  T *dweight = layer.weight_trains ? grad_buffer<T>(layer.weight) : nullptr;
+  T *dbias = layer.bias_trains ? grad_buffer<T>(layer.bias) : nullptr;
   linear_backward(layer.x.data(), full<T>(layer.weight), dy.data(), dx.data(), dweight, dbias, rows, layer.in,
                   layer.out);
-  if (!tied_grad.empty()) {
-    const std::vector<int64_t> shape{layer.out, layer.in};
-    const tpfsdp_view handed = api::view(tied_grad.data(), dtype_of<T>(), shape);
-    API(tpfsdp_param_add_grad, layer.weight, &handed);
-  } else if (dweight) {
-    API(tpfsdp_param_grad_ready, layer.weight);
-  }
-  if (!layer.own_bias && layer.bias_trains) API(tpfsdp_param_grad_ready, layer.bias);
+  if (layer.weight_trains) API(tpfsdp_param_grad_ready, layer.weight);
+  if (layer.bias_trains) API(tpfsdp_param_grad_ready, layer.bias);
   if (layer.residual) {
     for (size_t i = 0; i < dx.size(); ++i) dx[i] += dout[i];
   }
