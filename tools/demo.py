@@ -186,15 +186,34 @@ def run_c(program: Path, world_size: int) -> tuple[list[dict[str, Any]], list[in
     return [reference, sharded], lent
 
 
+def run_transformer(build: Path, drive: str, world_size: int, processes: bool) -> dict[str, Any]:
+    """A short training of the character-level transformer, compared with its unsharded run."""
+    kind = "processes" if processes else "threads"
+    print(f"Transformer, {world_size} ranks that are {kind}, driven by {drive}", flush=True)
+    program = [sys.executable, ROOT / "examples" / "python" / "transformer.py", "--steps", "20", "--batch", "4",
+               "--drive", drive, "--compare", "--recompute"]  # fmt: skip
+    launch = [build / "tpfsdp-run", "-n", str(world_size)] if processes else []
+    command = [*launch, *program, *([] if processes else ["--ranks", str(world_size)])]
+    ended = subprocess.run(command, check=False, env=environment_of(build), stdout=subprocess.PIPE, text=True)
+    lines = ended.stdout.splitlines()
+    if not lines or not lines[-1].startswith("{"):
+        raise SystemExit(f"demo: {program[1]} ended with {ended.returncode} and left no result")
+    print("  " + lines[-2])
+    result = json.loads(lines[-1])
+    if ended.returncode != 0 and result["max_ulp"] == 0:
+        raise SystemExit(f"demo: {program[1]} ended with {ended.returncode}")
+    return result
+
+
 # ---- What is shown ---------------------------------------------------------------------------------------------------
 
 
 def print_table(results: list[dict[str, Any]]) -> None:
-    print(f"\n{'run':<18} ranks  accuracy  max ulp  peak bytes of rank 0: measured  formula")
+    print(f"\n{'run':<29} ranks  accuracy  max ulp  peak bytes of rank 0: measured  formula")
     for result in results:
         accuracy = f"{100 * result['accuracy']:.2f} %" if "accuracy" in result else "-"
         print(
-            f"{result['mode']:<18} {result['ranks']:>5}  {accuracy:>8}  {result['max_ulp']:>7}"
+            f"{result['mode']:<29} {result['ranks']:>5}  {accuracy:>8}  {result['max_ulp']:>7}"
             f"  {result['peak_bytes_measured']:>30,}  {result['peak_bytes_formula']:>7,}"
         )
 
@@ -242,6 +261,11 @@ def main() -> int:
     for world_size in WORLDS:
         entries, lent = run_c(program, world_size)
         results += entries
+    results += [
+        run_transformer(build, "manual", 2, processes=False),
+        run_transformer(build, "call", 4, processes=True),
+        run_transformer(build, "segment", 2, processes=True),
+    ]
     (OUT / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     (OUT / "trace.json").write_text(first.trace)
     demo_page.draw(results, first.memory_over_time, lent, OUT / "digits.png")
