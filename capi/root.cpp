@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/root.hpp"
 
+#include "fsdp/plan_report.hpp"
 #include "fsdp/write_window.hpp"
 #include "guard.hpp"
 #include "handle.hpp"
+#include "list.hpp"
 #include "options.hpp"
 
 #include <tpfsdp/root.h>
@@ -48,6 +50,24 @@ tpfsdp_status tpfsdp_root_get_memory_info(tpfsdp_module *root, tpfsdp_memory_inf
     info.planned_peak_bytes = tree.planned_bytes;
     info.peak_bytes = tree.account.peak();
     write_info(out_info, info, "out_info");
+  });
+}
+
+tpfsdp_status tpfsdp_root_export_plan(tpfsdp_module *root, tpfsdp_plan_format format, tpfsdp_blob **out_text,
+                                      tpfsdp_error **error) TPFSDP_NOEXCEPT {
+  return guard(error, [&] {
+    Entry entry(Entry::Mode::kAsk);
+    required(out_text, "out_text");
+    const PlanReport report = report_plan(settled_root(entry.get<Module>(root, "root"), "tpfsdp_root_export_plan"));
+    std::string text;
+    switch (format) {
+      case TPFSDP_PLAN_DEFAULT:
+      case TPFSDP_PLAN_JSON: text = plan_as_json(report); break;
+      case TPFSDP_PLAN_HTML: text = plan_as_html(report); break;
+      case TPFSDP_PLAN_TEXT: text = plan_as_text(report); break;
+      default: fail(TPFSDP_ERR_INVALID_ARGUMENT, "format is ", format, "; JSON (1), HTML (2) or TEXT (3) is needed");
+    }
+    *out_text = owned<tpfsdp_blob>(make<Blob>(std::move(text)).get());
   });
 }
 

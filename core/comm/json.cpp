@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts for other programs: the Chrome trace of a rank and the dump of a group. The only file that knows JSON.
+// Texts for other programs: the Chrome trace of a rank and the dump of a group. No other file here knows JSON.
 #include "comm/collective_log.hpp"
 #include "comm/group.hpp"
 #include "tensor/dtype.hpp"

@@ -34,6 +34,15 @@ typedef struct tpfsdp_memory_info {
   int64_t peak_bytes;         /**< what it has reached */
 } tpfsdp_memory_info;
 
+typedef int32_t tpfsdp_plan_format;
+enum {
+  TPFSDP_PLAN_UNKNOWN = -1,
+  TPFSDP_PLAN_DEFAULT = 0, /**< JSON */
+  TPFSDP_PLAN_JSON = 1,
+  TPFSDP_PLAN_HTML = 2,    /**< one page that stands by itself */
+  TPFSDP_PLAN_TEXT = 3     /**< for a terminal */
+};
+
 /**
  * Does now what the first step would do: settles the root, compares what the ranks start with (MISMATCH names
  * parameter and ranks), assigns slots and allocates them. Again: no effect.
@@ -55,6 +64,15 @@ tpfsdp_root_fail(tpfsdp_module *module, const char *why, TPFSDP_NULLABLE tpfsdp_
 TPFSDP_API TPFSDP_CHECK_RESULT tpfsdp_status
 tpfsdp_root_get_memory_info(tpfsdp_module *root, tpfsdp_memory_info *out_info,
                             TPFSDP_NULLABLE tpfsdp_error **error) TPFSDP_NOEXCEPT;
+
+/**
+ * The plan of this rank: units, owners of rows, slots, padding, planned peak, collectives and bytes received per step of
+ * one forward and one backward. Runs nothing.
+ * Errors: STATE (before the first step or tpfsdp_root_prepare), INVALID_ARGUMENT. Since: 0.1.
+ */
+TPFSDP_API TPFSDP_CHECK_RESULT tpfsdp_status
+tpfsdp_root_export_plan(tpfsdp_module *root, tpfsdp_plan_format format, tpfsdp_blob **out_text,
+                        TPFSDP_NULLABLE tpfsdp_error **error) TPFSDP_NOEXCEPT;
 
 /* Shards are written only inside a write window, because peers read them in place. One opens by itself when
  * end_backward is done and closes at the next call that reads shards; tpfsdp_param_set_tensor opens one for

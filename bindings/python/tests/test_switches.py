@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from models import MLP, full_values, micro_batch, sgd, sharded_mlp, train_sharded
@@ -144,5 +146,28 @@ def test_the_other_switches() -> None:
         model.set_reduce_scatter_unused_params(False, recurse=False)
         assert layer.switches.reduce_unused_params
         assert not model.switches.reduce_unused_params
+
+    tpfsdp.run_ranks(2, work)
+
+
+def test_the_plan_says_what_a_step_does() -> None:
+    def work(rank: tpfsdp.Context) -> None:
+        model = sharded_mlp()
+        with pytest.raises(tpfsdp.InvalidState, match="prepare"):
+            model.plan()
+        tpfsdp.prepare(model)
+        plan = json.loads(model.plan("json"))
+        rank.counters(reset=True)
+        backward_of(model, rank, 0)
+        counters = rank.counters()
+        assert plan["gathers_per_step"] == counters.all_gathers
+        assert plan["reductions_per_step"] == counters.reduce_scatters
+        assert plan["received_bytes_per_step"] == counters.wire_bytes
+        assert plan["planned_peak_bytes"] == model.memory_info().peak_bytes
+        assert plan["units"][0]["parameters"][0]["rows_of_ranks"] == [[0, 5], [5, 10]]
+        assert "layers.0" in model.plan()
+        assert model.plan("html").startswith("<!doctype html>")
+        with pytest.raises(tpfsdp.InvalidArgument, match="one of text"):
+            model.plan("pdf")
 
     tpfsdp.run_ranks(2, work)

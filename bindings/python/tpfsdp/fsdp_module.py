@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from . import capi
-from ._handle import ask, snapshot
+from ._handle import ask, read_blob, snapshot
 from .errors import InvalidArgument, Unsupported
 from .unit import MemoryInfo, UnitInfo, memory_of, units_of
 from .work import Work
@@ -166,6 +166,18 @@ class FSDPModule:
     def memory_info(self) -> MemoryInfo:
         """What the whole tree holds on this rank. Only on the root."""
         return memory_of(self._handle)
+
+    def plan(self, format: str = "text") -> str:
+        """Units, owners of rows, slots, planned peak, collectives and bytes per step, of this rank, once the tree is
+        prepared. Only on the root.
+
+        Args:
+            format: "text" for a terminal, "html" for one page that stands by itself, or "json".
+        """
+        formats = {"text": capi.PLAN_TEXT, "html": capi.PLAN_HTML, "json": capi.PLAN_JSON}
+        if format not in formats:
+            raise InvalidArgument(f"format is {format!r}; it is one of {', '.join(formats)}")
+        return read_blob(capi.root_export_plan(self._handle, formats[format])).decode()
 
     def __deepcopy__(self, memo: Any) -> Any:
         raise Unsupported("a sharded module cannot be copied; copy it before fully_shard, or its values")

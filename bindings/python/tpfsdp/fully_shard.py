@@ -118,10 +118,12 @@ def register_fsdp_forward_method(module: Any, method_name: str) -> None:
     method = getattr(module, method_name, None)
     if not callable(method):
         raise NotFound(f"{type(module).__name__} has no method {method_name!r}")
-    plain = method.__func__ if inspect.ismethod(method) else method
+    # A function that was set on the object itself takes no self.
+    of_class = inspect.ismethod(method)
+    plain = method.__func__ if of_class else method
 
     @functools.wraps(plain)
     def driven(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._drive(_FORWARD, functools.partial(plain, self), args, kwargs)
+        return self._drive(_FORWARD, functools.partial(plain, self) if of_class else plain, args, kwargs)
 
     object.__setattr__(module, method_name, types.MethodType(driven, module))
