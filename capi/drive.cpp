@@ -9,6 +9,7 @@
 #include <tpfsdp/module.h>
 
 #include <optional>
+#include <utility>
 
 namespace tpfsdp::capi {
 namespace {

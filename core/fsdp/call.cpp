@@ -4,6 +4,7 @@
 #include "fsdp/root.hpp"
 #include "fsdp/state_machine.hpp"
 
+#include <new>
 #include <utility>
 
 namespace tpfsdp {
@@ -77,30 +78,32 @@ void step(Module &module, Step &&body) {
   });
 }
 
+void tell_peers(Module &module, const char *why) noexcept {
+  try {
+    inside(module, [&] { report_failure(module, why); });
+  } catch (const std::exception &) {
+    // Nothing is sharded here, or the library has told it already.
+  }
+}
+
 // One call of call mode: how deep it is, and what becomes of its failure.
 template <class Body>
 void at_depth(Module &module, int32_t Context::*depth, Body &&body) {
   Context &context = module.context();
-  const bool is_outermost = context.*depth == 0;
-  ++(context.*depth);
+  const bool is_outermost = (context.*depth)++ == 0;
   try {
     body(is_outermost);
-    --(context.*depth);
   } catch (const Failure &failure) {
     --(context.*depth);
     context.failure_of_call = is_outermost ? nullptr : failure.detail();
-    if (is_outermost) {
-      try {
-        inside(module, [&] { report_failure(module, failure.what()); });
-      } catch (const Failure &) {
-        // Nothing is sharded here, or the library has told it already.
-      }
-    }
+    if (is_outermost) tell_peers(module, failure.what());
     throw;
-  } catch (...) {
+  } catch (const std::bad_alloc &) {
     --(context.*depth);
+    if (is_outermost) tell_peers(module, "out of memory");
     throw;
   }
+  --(context.*depth);
 }
 
 void call_around_forward(Module &module, const Method &method, const HostCall &call) {
