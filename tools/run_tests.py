@@ -228,6 +228,7 @@ FULL_SUITES = {
     "long": lambda: ctest("long", "dev", "full"),
     "model variants": lambda: check("model-variants", "tests/models/run.sh", BUILD / "models", "variants"),
     "kill full": lambda: kill_matrix("kill-full", "--full"),
+    "conformance": lambda: check("conformance", VENV_PYTHON, "tools/conformance"),
     "mutants": lambda: check("mutants", VENV_PYTHON, "tools/mutants.py"),
 }
 
@@ -246,7 +247,7 @@ def line(counts):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true",
-                        help="also the release build, long runs, model variants, all kills, mutants")
+                        help="also the release build, long runs, model variants, all kills, the checklist, mutants")
     parser.add_argument("suites", nargs="*", metavar="SUITE", help="of " + ", ".join([*SUITES, *FULL_SUITES]))
     arguments = parser.parse_args()
     everything = {**SUITES, **FULL_SUITES}
