@@ -152,14 +152,17 @@ TEST(Staging, UnequalRanksMoveNothingAndGoOn) {
 }
 
 TEST(Staging, FailureBetweenWindowsIsHeardAndRepaired) {
-  run_ranks(2, [](Rank &rank) {
+  std::atomic<bool> stopped{false};
+  run_ranks(2, [&](Rank &rank) {
     const std::vector<float> in = values(rank.rank, LARGE);
     std::vector<float> out(2 * LARGE, -1);
     Op op = all_gather(rank, in.data(), out.data(), {LARGE, LARGE});
     if (rank.rank == 1) {
-      rank.submit(op, false);
+      rank.submit(op, false);  // one window: the next waits for rank 0
       rank.fail(TPFSDP_ERR_CALLBACK, "stopped between windows");
+      stopped = true;
     } else {
+      while (!stopped) std::this_thread::yield();
       const tpfsdp_status status = rank.submit(op);
       const tpfsdp_status end = status == TPFSDP_OK ? rank.complete(rank.last) : status;
       // Of what is read in place rank 1 takes its memory back; of windows the second may still be complete.
