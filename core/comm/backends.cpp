@@ -21,7 +21,7 @@ bool has_all_slots(const tpfsdp_backend_table &table) {
          table.comm_abort && table.comm_check && table.comm_destroy && table.comm_get_peer && table.submit &&
          table.complete && table.wait_read && table.post_failure && table.give_up && table.post_reset &&
          table.wait_reset && table.publish_step && table.wait_step && table.region_create && table.region_protect &&
-         table.region_destroy;
+         table.region_destroy && table.region_create_common && table.region_release && table.region_wait_released;
 }
 
 struct CapabilityName {

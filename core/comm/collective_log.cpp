@@ -7,7 +7,9 @@ namespace tpfsdp {
 
 const char *collective_name(tpfsdp_backend_kind kind) noexcept {
   switch (kind) {
-    case TPFSDP_BACKEND_KIND_ALL_GATHER: return "all_gather";
+    case TPFSDP_BACKEND_KIND_ALL_GATHER:
+    case TPFSDP_BACKEND_KIND_SHARED_GATHER:
+    case TPFSDP_BACKEND_KIND_MAPPED_GATHER: return "all_gather";  // whichever way the memory goes
     case TPFSDP_BACKEND_KIND_REDUCE_SCATTER: return "reduce_scatter";
     case TPFSDP_BACKEND_KIND_ALL_REDUCE: return "all_reduce";
     case TPFSDP_BACKEND_KIND_BROADCAST: return "broadcast";

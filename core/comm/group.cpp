@@ -115,7 +115,9 @@ void Group::count(const tpfsdp_backend_op &op, int64_t wire_bytes, int64_t start
   Recorder &recorder = owner_->recorder();
   Counters &counters = recorder.counters;
   switch (op.kind) {
-    case TPFSDP_BACKEND_KIND_ALL_GATHER: ++counters.all_gathers; break;
+    case TPFSDP_BACKEND_KIND_ALL_GATHER:
+    case TPFSDP_BACKEND_KIND_SHARED_GATHER:
+    case TPFSDP_BACKEND_KIND_MAPPED_GATHER: ++counters.all_gathers; break;
     case TPFSDP_BACKEND_KIND_REDUCE_SCATTER: ++counters.reduce_scatters; break;
     case TPFSDP_BACKEND_KIND_ALL_REDUCE: ++counters.all_reduces; break;
     default: ++counters.other_collectives;
@@ -180,6 +182,40 @@ Status Group::wait_read(int64_t sequence, bool may_wait) {
   const auto entry = log_->find(sequence);
   throw Failure(
       note_failure(call, status, entry ? collective_name(entry->kind) : "wait_read", entry ? entry->unit : ""));
+}
+
+Status Group::create_common(int64_t size_bytes, bool may_wait, void **out_data, const void **out_readable,
+                            tpfsdp_backend_region **out_region) {
+  require_usable("common_region");
+  for (;;) {
+    tpfsdp_backend_call call(*owner_);
+    const Status status =
+        backend().region_create_common(&call, comm_, size_bytes, may_wait, out_data, out_readable, out_region);
+    if (status == TPFSDP_PENDING) return status;
+    if (status == TPFSDP_OK) {
+      // Its sequences are no collectives of the library, but count.
+      settle(sequence());
+      tpfsdp_backend_peer self{};
+      self.struct_size = sizeof self;
+      if (backend().comm_get_peer(comm_, rank_, &self) == TPFSDP_OK)
+        posted_.store(self.posted, std::memory_order_relaxed);
+      has_told_failure_ = false;
+      return status;
+    }
+    const auto detail = note_failure(call, status, "common_region", "");
+    if (!leave_to_pending(detail, INT64_MAX)) throw Failure(detail);
+  }
+}
+
+Status Group::wait_released(tpfsdp_backend_region *region, bool may_wait) {
+  require_usable("wait_released");
+  for (;;) {
+    tpfsdp_backend_call call(*owner_);
+    const Status status = backend().region_wait_released(&call, comm_, region, may_wait);
+    if (status >= 0) return status;
+    const auto detail = note_failure(call, status, "wait_released", "");
+    if (!leave_to_pending(detail, INT64_MAX)) throw Failure(detail);
+  }
 }
 
 void Group::publish_step() {

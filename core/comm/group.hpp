@@ -62,6 +62,11 @@ class Group final : public Object {
   Status complete(int64_t sequence, bool may_wait);
   Status wait_read(int64_t sequence, bool may_wait);
   Status wait_step(bool may_wait);
+  // Memory that all ranks have mapped (region.hpp has the owner). Collective; a failure of this rank is its caller's to
+  // post, as everywhere.
+  Status create_common(int64_t size_bytes, bool may_wait, void **out_data, const void **out_readable,
+                       tpfsdp_backend_region **out_region);
+  Status wait_released(tpfsdp_backend_region *region, bool may_wait);
   void publish_step();
   void post_failure(Status status, const std::string &message) noexcept;
   void give_up() noexcept;

@@ -23,9 +23,16 @@ extern "C" {
  * COLLECTIVES are numbered by sequence, from 1, in the order of submit, the same on every rank, and complete in that
  * order. A failure of one rank is told to the others in place of its next sequence (post_failure); they return REMOTE
  * for it. After any error that is not sticky the ranks agree on a fresh start by post_reset and wait_reset.
+ *
+ * COMMON REGIONS, where the backend can share regions, are memory that all ranks of a comm have mapped: a host has one
+ * copy of what lies there, and each rank writes its own part of it. Nothing moves in the gathers there: a SHARED_GATHER
+ * says that this rank has just written its part, a MAPPED_GATHER that it was there already. Once one is complete this
+ * rank uses the memory until its region_release. Before a rank writes, region_wait_released: for a SHARED_GATHER each
+ * time (wait, write, submit, complete, read, release); what is gathered MAPPED, in a write window or when a copy of lower
+ * precision is made anew. Memory is used by this rule even after a failure, until reshard or reset.
  */
 #define TPFSDP_BACKEND_ABI_MAJOR 1
-#define TPFSDP_BACKEND_ABI_MINOR 0
+#define TPFSDP_BACKEND_ABI_MINOR 1
 
 typedef struct tpfsdp_backend_head {
   uint32_t struct_size;
@@ -45,7 +52,9 @@ enum {
   TPFSDP_BACKEND_KIND_REDUCE_SCATTER = 2,
   TPFSDP_BACKEND_KIND_ALL_REDUCE = 3,
   TPFSDP_BACKEND_KIND_BROADCAST = 4,
-  TPFSDP_BACKEND_KIND_BARRIER = 5
+  TPFSDP_BACKEND_KIND_BARRIER = 5,
+  TPFSDP_BACKEND_KIND_SHARED_GATHER = 6, /**< in a common region, of which each rank has just written its part */
+  TPFSDP_BACKEND_KIND_MAPPED_GATHER = 7  /**< in a common region, where all parts are written in windows only */
 };
 
 /** What a backend can do. Bits of tpfsdp_backend_table.capabilities. */
@@ -58,8 +67,10 @@ enum {
   TPFSDP_BACKEND_CAN_ADD_IN_RANK_ORDER = 4,  /**< sums ranks 0 to the last, kept in f32 (f64 for f64) */
   TPFSDP_BACKEND_CAN_USE_THREADS = 8,        /**< ranks may be threads of one process */
   TPFSDP_BACKEND_CAN_USE_PROCESSES = 16,     /**< ranks may be processes */
-  TPFSDP_BACKEND_CAN_READ_CALLER = 32        /**< reads the caller's own memory in place, not only regions; else it is
+  TPFSDP_BACKEND_CAN_READ_CALLER = 32,       /**< reads the caller's own memory in place, not only regions; else it is
                                                   copied through a region, in bounded pieces */
+  TPFSDP_BACKEND_CAN_SHARE_REGIONS = 64      /**< has common regions and the gathers in them; without it their slots
+                                                  give UNSUPPORTED or do nothing */
 };
 
 /** Elements that come from one rank's input (all-gather), or from every rank's (reduce-scatter). Frozen. */
@@ -88,11 +99,12 @@ typedef struct tpfsdp_backend_op {
   int32_t unit;                 /**< number of the sharded unit for messages; -1: none */
   double divisor;               /**< AVG: what the sum is divided by; else 0 */
   TPFSDP_NULLABLE const void *input;  /**< in input_region, or the caller's own memory (then input_region is NULL) */
-  TPFSDP_NULLABLE tpfsdp_backend_region *input_region;
+  TPFSDP_NULLABLE tpfsdp_backend_region *input_region; /**< of SHARED_GATHER and MAPPED_GATHER the common region that
+                                                            they are in, the same on every rank; they have no input */
   TPFSDP_NULLABLE void *output; /**< ALL_REDUCE and BROADCAST; may equal input */
   int64_t element_count;        /**< elements of this rank's input for ALL_REDUCE and BROADCAST; for the pieced kinds
-                                     the same on every rank: ALL_GATHER of the whole result, REDUCE_SCATTER of the
-                                     whole input */
+                                     the same on every rank: of the whole result of a gather, of the whole input of
+                                     REDUCE_SCATTER */
   uint64_t counts_hash;         /**< of the vector of all parts of all ranks */
   int64_t counts_length;        /**< entries of that vector */
   TPFSDP_NULLABLE const tpfsdp_backend_piece *pieces; /**< ALL_GATHER, REDUCE_SCATTER: unchanged until complete */
@@ -205,6 +217,24 @@ typedef struct tpfsdp_backend_table {
   /* Debug: this rank's own view of the region cannot be written while read_only is 1. */
   tpfsdp_status (*region_protect)(tpfsdp_backend_call *call, tpfsdp_backend_region *region, tpfsdp_bool read_only);
   void (*region_destroy)(tpfsdp_backend_region *region);
+  /* Collective, of two sequences; what was submitted before it is complete then. Memory that all ranks have mapped:
+   * zero-filled, page-aligned, present. It is written at out_data and read at out_readable, which may be the same; where
+   * ranks are processes the latter cannot be written. The same size on every rank, else MISMATCH. A failure of one rank,
+   * OUT_OF_MEMORY say, is its caller's to post, is REMOTE on the others, and leaves nothing. Asked again for the same
+   * size it goes on, after PENDING, CANCELLED, OUT_OF_MEMORY or the error of an earlier sequence; give_up and post_reset
+   * end it. Each rank destroys its own, in any order, also after comm_destroy; the memory goes with the last.
+   * region_protect acts on out_data, and does nothing where ranks share addresses. */
+  tpfsdp_status (*region_create_common)(tpfsdp_backend_call *call, tpfsdp_backend_comm *comm, int64_t size_bytes,
+                                        tpfsdp_bool may_wait, void **out_data, const void **out_readable,
+                                        tpfsdp_backend_region **out_region);
+  /* This rank uses what it gathered in the common region no more, complete or not. Never waits; no effect on other
+   * regions. A reset does it for every region of its comm. */
+  void (*region_release)(tpfsdp_backend_region *region);
+  /* OK when no peer uses what was gathered in the common region: it may be written. Completes this rank's own gathers
+   * there first. STATE while this rank itself uses it, and after it gave up a gather there, until the reset. A failure
+   * of a peer that has not released it is REMOTE. An interrupt posts nothing: call again. */
+  tpfsdp_status (*region_wait_released)(tpfsdp_backend_call *call, tpfsdp_backend_comm *comm,
+                                        tpfsdp_backend_region *region, tpfsdp_bool may_wait);
 } tpfsdp_backend_table;
 
 /** A backend's entry: fills @p out_table, whose head the library has set. */

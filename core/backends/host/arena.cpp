@@ -24,9 +24,21 @@ constexpr int COUNT_BITS = 28;
 constexpr uint64_t MOST_PAGES = (uint64_t{1} << COUNT_BITS) - 1;
 constexpr uint64_t LAST_PAGE = (uint64_t{1} << (64 - COUNT_BITS)) - 1;
 /// Peers' regions that stay mapped; a model's shards and gradients are two a unit.
-constexpr size_t MOST_MAPPINGS = 1024;
+constexpr size_t MOST_VIEWS = 1024;
 
 uint64_t pages_of(size_t bytes) { return std::max<uint64_t>(1, (bytes + page_bytes() - 1) / page_bytes()); }
+
+struct Range {
+  uint64_t offset;
+  size_t bytes;
+};
+Range range_of(uint64_t region) {
+  return {(region >> COUNT_BITS) * page_bytes(), (region & MOST_PAGES) * page_bytes()};
+}
+/// A number that came from a peer may say anything.
+bool lies_in(const SharedFile &file, const Range &range) {
+  return range.offset > 0 && range.bytes > 0 && range.offset + range.bytes <= file.size();
+}
 
 struct flock lock_of_owner() {
   struct flock lock{};
@@ -98,7 +110,13 @@ Outcome Arena::allocate(size_t bytes, Memory *out) {
 
 void Arena::free(const Memory &memory) noexcept {
   leave(memory);
-  file_.punch((memory.id >> COUNT_BITS) * page_bytes(), memory.bytes);
+  file_.punch(offset_of(memory), memory.bytes);
+}
+
+uint64_t Arena::offset_of(const Memory &memory) { return range_of(memory.id).offset; }
+
+const std::byte *Arena::map_readable(const Memory &memory) const {
+  return file_.map(offset_of(memory), memory.bytes, false);
 }
 
 void Arena::leave(const Memory &memory) noexcept { munmap(memory.data, memory.bytes); }
@@ -117,32 +135,49 @@ ProcessKey own_process_key() {
 }
 
 PeerArena::~PeerArena() {
-  for (const auto &[region, mapping] : mappings_) munmap(mapping.data, mapping.bytes);
+  for (const auto &[region, view] : views_) munmap(view.data, view.bytes);
 }
 
 const std::byte *PeerArena::find(const Place &place, uint64_t bytes) {
-  Mapping *mapping = last_ != nullptr && last_region_ == place.region ? last_ : map(place.region);
-  if (mapping == nullptr || place.offset > mapping->bytes || bytes > mapping->bytes - place.offset) return nullptr;
-  mapping->used = ++looks_;
-  return mapping->data + place.offset;
+  View *seen = last_ != nullptr && last_region_ == place.region ? last_ : view(place.region);
+  if (seen == nullptr || place.offset > seen->bytes || bytes > seen->bytes - place.offset) return nullptr;
+  seen->used = ++looks_;
+  return seen->data + place.offset;
 }
 
-PeerArena::Mapping *PeerArena::map(uint64_t region) {
-  auto found = mappings_.find(region);
-  if (found == mappings_.end()) {
-    const uint64_t first = region >> COUNT_BITS, pages = region & MOST_PAGES;
-    if (first == 0 || pages == 0 || (first + pages) * page_bytes() > file_.size()) return nullptr;
-    if (mappings_.size() >= MOST_MAPPINGS) forget_oldest();
+Outcome PeerArena::map(const Place &place, size_t bytes, Mapping *out) const {
+  const Range range = range_of(place.region);
+  if (!is_reachable())
+    return Outcome::error(TPFSDP_ERR_BACKEND,
+                          "this process closed the descriptors of this library's shared memory, and cannot map more");
+  if (place.offset != 0 || !lies_in(file_, range) || range.bytes < bytes)
+    return Outcome::error(TPFSDP_ERR_BACKEND, "what a peer shows is no memory of " + std::to_string(bytes) + " bytes");
+  std::byte *writable = file_.map(range.offset, range.bytes, true);
+  try {
+    *out = {{writable, range.bytes, place.region, 0, 0}, file_.map(range.offset, range.bytes, false)};
+  } catch (...) {
+    munmap(writable, range.bytes);
+    throw;
+  }
+  return {};
+}
+
+PeerArena::View *PeerArena::view(uint64_t region) {
+  auto found = views_.find(region);
+  if (found == views_.end()) {
+    const Range range = range_of(region);
+    if (!lies_in(file_, range)) return nullptr;
+    if (views_.size() >= MOST_VIEWS) forget_oldest();
     std::byte *data = nullptr;
     while (data == nullptr) {
       try {
-        data = file_.map(first * page_bytes(), pages * page_bytes(), false);
+        data = file_.map(range.offset, range.bytes, false);
       } catch (const std::bad_alloc &) {  // as many mappings as a process may have
-        if (mappings_.empty()) throw;
+        if (views_.empty()) throw;
         forget_oldest();
       }
     }
-    found = mappings_.emplace(region, Mapping{data, pages * page_bytes(), 0}).first;
+    found = views_.emplace(region, View{data, range.bytes, 0}).first;
   }
   last_region_ = region;
   return last_ = &found->second;
@@ -150,10 +185,10 @@ PeerArena::Mapping *PeerArena::map(uint64_t region) {
 
 /// What the owner freed long ago is never named again.
 void PeerArena::forget_oldest() {
-  const auto oldest = std::min_element(mappings_.begin(), mappings_.end(),
+  const auto oldest = std::min_element(views_.begin(), views_.end(),
                                        [](const auto &a, const auto &b) { return a.second.used < b.second.used; });
   munmap(oldest->second.data, oldest->second.bytes);
-  mappings_.erase(oldest);
+  views_.erase(oldest);
   last_ = nullptr;
 }
 

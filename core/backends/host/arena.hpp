@@ -24,6 +24,10 @@ class Arena {
   const SharedFile &file() const { return file_; }
   Outcome allocate(size_t bytes, Memory *out);
   void free(const Memory &memory) noexcept;
+  /// The same memory where it cannot be written. Throws bad_alloc.
+  const std::byte *map_readable(const Memory &memory) const;
+  /// In the file.
+  static uint64_t offset_of(const Memory &memory);
   /// Without taking it from peers that may read it still: it is gone with the last of them.
   static void leave(const Memory &memory) noexcept;
 
@@ -50,27 +54,30 @@ class PeerArena {
 
   /// Null if the bytes do not lie in that region. Throws bad_alloc when it cannot be mapped.
   const std::byte *find(const Place &place, uint64_t bytes);
+  /// All of a region, for good: at an address to write and at one to read.
+  Outcome map(const Place &place, size_t bytes, Mapping *out) const;
+  const SharedFile &file() const { return file_; }
   /// False: nothing more of it can be mapped, since the host of this rank closed its file.
   bool is_reachable() const { return file_.is_intact(); }
   Vital look_at() const;
   std::string fate() const;
 
  private:
-  struct Mapping {
+  struct View {
     std::byte *data = nullptr;
     size_t bytes = 0;
     uint64_t used = 0;  ///< when, by the count of looks
   };
-  Mapping *map(uint64_t region);
+  View *view(uint64_t region);
   void forget_oldest();
 
   SharedFile file_;
   pid_t pid_ = 0;
   ProcessKey key_;
-  std::map<uint64_t, Mapping> mappings_;
+  std::map<uint64_t, View> views_;
   uint64_t looks_ = 0;
   uint64_t last_region_ = 0;
-  Mapping *last_ = nullptr;
+  View *last_ = nullptr;
 };
 
 }  // namespace tpfsdp::host

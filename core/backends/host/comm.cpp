@@ -32,7 +32,7 @@ Outcome check(const tpfsdp_backend_comm_options &options) {
 Outcome check(const Segment &segment, const tpfsdp_backend_comm_options &options) {
   const Layout layout(segment.pages(), options.world_size);
   const FrontPage &front = layout.front();
-  if (front.magic != LAYOUT_MAGIC || front.version != LAYOUT_VERSION)
+  if (front.magic != LAYOUT_MAGIC || front.version != LAYOUT_VERSION || front.records != RECORDS)
     return Outcome::error(
         TPFSDP_ERR_ABI, std::string("the ranks of comm '") + options.name + "' run different versions of this library");
   if (front.world_size != static_cast<uint32_t>(options.world_size))
@@ -82,8 +82,9 @@ Outcome create(const tpfsdp_backend_services &services, const Provider &provider
   // Two threads that say they are the same rank: the second finds the place taken, and leaves it as it is.
   if (!comm->words.claim(comm->lane().life, static_cast<uint32_t>(Life::ALIVE), Point::LIFE)) {
     provider.met(meeting, *segment);
-    return Outcome::error(TPFSDP_ERR_INVALID_ARGUMENT, "two ranks of comm '" + comm->name + "' say that they are rank " + std::to_string(comm->rank) +
-                              "; give each its own rank");
+    return Outcome::error(TPFSDP_ERR_INVALID_ARGUMENT, "two ranks of comm '" + comm->name +
+                                                           "' say that they are rank " + std::to_string(comm->rank) +
+                                                           "; give each its own rank");
   }
   end = await(*comm, {Target::JOINED, 1, false, call, true});
   provider.met(meeting, *segment);
@@ -98,6 +99,7 @@ Outcome create(const tpfsdp_backend_services &services, const Provider &provider
 void destroy(Comm *comm) noexcept {
   const std::unique_ptr<Comm> owned(comm);
   withdraw(*comm);
+  abandon_making(*comm);
   const Life life = comm->closed ? Life::CLOSED : comm->lost.load() ? Life::GONE : Life::LEFT;
   comm->words.publish(comm->lane().life, static_cast<uint32_t>(life), Point::LIFE);
 }

@@ -14,6 +14,7 @@
 
 #include "alarm.hpp"
 #include "layout.hpp"
+#include "making.hpp"
 #include "outcome.hpp"
 #include "provider.hpp"
 #include "staging.hpp"
@@ -27,9 +28,10 @@ struct Operation {
   Post post = Post::NONE;
   uint8_t phase = 0;  ///< of an all-reduce of two sequences
   tpfsdp_backend_op op{};
-  int64_t elements = 0;       ///< that move, of the kinds without pieces
-  uint64_t exposed_upto = 0;  ///< last sequence up to this one that shows peers memory outside the record
-  uint64_t ended = 0;         ///< the sequence whose failure `outcome` is, 0: none
+  int64_t elements = 0;            ///< that move, of the kinds without pieces
+  uint64_t exposed_upto = 0;       ///< last sequence up to this one that shows peers memory outside the record
+  std::shared_ptr<Common> common;  ///< in whose memory it gathers, if it does
+  uint64_t ended = 0;              ///< the sequence whose failure `outcome` is, 0: none
   Outcome outcome{};
 };
 
@@ -58,10 +60,12 @@ struct Comm {
   uint32_t epoch = 0;
   uint64_t half_reduced = 0;  ///< first sequence of an all-reduce whose second is not posted yet, 0: none
   Staging staging;
-  uint64_t caller_exposed = 0;  ///< last sequence that shows peers the caller's own memory
-  uint64_t withdrawn = 0;       ///< equals the lane's word
-  uint64_t failed_at = 0;       ///< sequence of this rank's last ERR
-  Outcome failure{};            ///< what it said
+  Making making;
+  std::vector<std::shared_ptr<Common>> commons;  ///< also such as this rank has left
+  uint64_t caller_exposed = 0;                   ///< last sequence that shows peers the caller's own memory
+  uint64_t withdrawn = 0;                        ///< equals the lane's word
+  uint64_t failed_at = 0;                        ///< sequence of this rank's last ERR
+  Outcome failure{};                             ///< what it said
   bool closed = false;
   std::array<Operation, RECORDS> operations{};
   std::vector<const void *> inputs;          ///< of a reduction, one a rank

@@ -8,6 +8,7 @@
 #include "invariant.hpp"
 #include "post.hpp"
 #include "progress.hpp"
+#include "release.hpp"
 #include "run.hpp"
 #include "verdict.hpp"
 #include "withdrawal.hpp"
@@ -54,6 +55,7 @@ Outcome complete_next(Comm &comm, tpfsdp_backend_call *call, bool may_wait) {
     end = run(comm, call, sequence, &consumed);
     comm.decided = 0;
     if (!consumed) return end;
+    if (end.ok()) note_agreed(comm, sequence);
   } else if (end.sticky()) {
     end = raise(comm, std::move(end));
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "common.hpp"
 #include "invariant.hpp"
 #include "post.hpp"
 #include "progress.hpp"
@@ -138,10 +139,14 @@ void give_up(Comm &comm) {
   comm.staging.window = 0;
   comm.staging.half_done = 0;
   withdraw(comm);
+  abandon_making(comm);
   if (comm.done == comm.posted) return;
   const bool own = comm.failed_at > comm.done;
   for (uint64_t sequence = comm.done + 1; sequence <= comm.posted; ++sequence) {
     Operation &operation = comm.operation(sequence);
+#if !defined(TPFSDP_MUTANT_GIVEN_UP_GATHER_FORGOTTEN)
+    if (operation.common) operation.common->given_up = sequence;
+#endif
     operation.ended = sequence;
     operation.outcome = own ? comm.failure
                             : Outcome::error(TPFSDP_ERR_STATE, comm.rank, sequence,

@@ -17,8 +17,8 @@ inline constexpr uint64_t IN_FLIGHT = 7;
 inline constexpr uint64_t RECORDS = 2 * IN_FLIGHT + 2;
 inline constexpr size_t LINE_BYTES = 128;
 inline constexpr size_t PAGE_BYTES = 4096;
+inline constexpr size_t HUGE_PAGE_BYTES = size_t{2} << 20;
 inline constexpr size_t INLINE_BYTES = 64;
-inline constexpr size_t RELEASE_WORDS = 96;
 inline constexpr size_t TEXT_BYTES = 1024;
 inline constexpr int32_t MAX_RANKS = 4096;
 
@@ -62,7 +62,6 @@ struct alignas(PAGE_BYTES) Lane {
   alignas(LINE_BYTES) Word moving;  ///< sequence whose bytes this rank moves now, 0: none
   Word chunk;                       ///< counts while it moves
   Bell life;
-  alignas(LINE_BYTES) Word released[RELEASE_WORDS];  ///< per common slot or mapped group
   alignas(LINE_BYTES) Word withdrawn;  ///< caller memory of sequences up to here must not be read any more
 };
 static_assert(sizeof(Record) == LINE_BYTES && offsetof(Record, data) == 64);
@@ -73,8 +72,7 @@ struct alignas(PAGE_BYTES) FrontPage {
   uint64_t magic;
   uint32_t version;
   uint32_t world_size;
-  uint32_t records;
-  uint32_t release_words;
+  uint32_t records;                ///< of a lane
   uint64_t session;                ///< hash of the comm's name
   alignas(LINE_BYTES) Word abort;  ///< the first cause, 0: none (failure.hpp)
   alignas(LINE_BYTES) Bell bell;
@@ -82,7 +80,7 @@ struct alignas(PAGE_BYTES) FrontPage {
 };
 static_assert(sizeof(FrontPage) == PAGE_BYTES);
 inline constexpr uint64_t LAYOUT_MAGIC = 0x3154534f48545046;  // "FPTHOST1"
-inline constexpr uint32_t LAYOUT_VERSION = 1;
+inline constexpr uint32_t LAYOUT_VERSION = 2;
 
 /// Texts of a rank: one beside each record, with its lifetime, and one for the abort that this rank caused. They lie
 /// behind the lanes, so that a comm without errors never touches them.

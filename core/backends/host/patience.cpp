@@ -74,7 +74,7 @@ Outcome timed_out(Comm &comm, const Awaiting &awaiting, int32_t peer, std::strin
 
 /// An interrupt of these waits is no failure: peers hear of nothing.
 bool can_be_called_again(const Comm &comm, const Awaiting &awaiting) {
-  if (awaiting.target == Target::STEP) return true;
+  if (awaiting.target == Target::STEP || awaiting.target == Target::RELEASE) return true;
   if (awaiting.target != Target::RECORD) return false;
   const Post post = comm.layout.record(comm.rank, awaiting.sequence).body.post;
   return post == Post::RESET || post == Post::CLOSE;

@@ -42,7 +42,10 @@ uint64_t post(Comm &comm, const Record::Body &body, const std::byte *data, const
   Operation &operation = comm.operation(sequence);
   operation.post = body.post;
   operation.phase = body.phase;
-  if (body.post != Post::OP) operation.op = tpfsdp_backend_op{};
+  if (body.post != Post::OP) {
+    operation.op = tpfsdp_backend_op{};
+    operation.common.reset();
+  }
   operation.exposed_upto = sequence > 1 ? comm.operation(sequence - 1).exposed_upto : 0;
   operation.ended = 0;
 

@@ -7,6 +7,7 @@
 #include "post.hpp"
 #include "record.hpp"
 #include "region.hpp"
+#include "release.hpp"
 
 namespace tpfsdp::host {
 
@@ -25,7 +26,9 @@ int64_t shown_elements(const Comm &comm, const Posting &posting) {
       return op.input == nullptr ? 0 : std::max<int64_t>(0, elements);
     }
     case TPFSDP_BACKEND_KIND_BROADCAST: return op.source == comm.rank ? posting.elements : 0;
-    case TPFSDP_BACKEND_KIND_BARRIER: return 0;
+    case TPFSDP_BACKEND_KIND_BARRIER:
+    case TPFSDP_BACKEND_KIND_SHARED_GATHER:
+    case TPFSDP_BACKEND_KIND_MAPPED_GATHER: return 0;
     // In a region parts may start at alignment bounds, so the count does not tell where the input ends.
     case TPFSDP_BACKEND_KIND_REDUCE_SCATTER:
       return op.input_region == nullptr && posting.staged == nullptr ? op.element_count : -1;
@@ -58,14 +61,21 @@ uint64_t post_op(Comm &comm, const Posting &posting) {
   const int64_t elements = shown_elements(comm, posting);
   const tpfsdp_dtype dtype = posting.phase == 2 ? op.output_dtype : op.dtype;
   const int64_t bytes = elements <= 0 ? elements : comm.services.dtype_bytes(dtype, elements);
-  const bool travels = posting.phase == 0 && op.kind != TPFSDP_BACKEND_KIND_BARRIER && bytes >= 0 &&
-                       bytes <= static_cast<int64_t>(INLINE_BYTES);
-  const bool shows = !travels && posting.source != nullptr && op.kind != TPFSDP_BACKEND_KIND_BARRIER;
+  const bool travels =
+      posting.phase == 0 && !is_verdict_only(op.kind) && bytes >= 0 && bytes <= static_cast<int64_t>(INLINE_BYTES);
+  const bool shows = !travels && posting.source != nullptr && !is_verdict_only(op.kind);
   Memory *region = !shows ? nullptr : posting.staged ? posting.staged : memory_of(op.input_region, posting.source);
   if (travels) {
     put_inline(&body, data, op, posting.source, static_cast<size_t>(bytes));
   } else if (shows) {
-    show(&body, data, op, comm.segment->place_of(region, posting.source), room_for_peers(comm, posting, region, bytes));
+#if defined(TPFSDP_MUTANT_SOURCE_IS_SLOT)
+    const void *source = posting.source;
+    for (int64_t i = 0; op.kind == TPFSDP_BACKEND_KIND_ALL_GATHER && i < op.piece_count; ++i)
+      if (op.pieces[i].rank == comm.rank) source = op.pieces[i].target;
+#else
+    const void *source = posting.source;
+#endif
+    show(&body, data, op, comm.segment->place_of(region, source), room_for_peers(comm, posting, region, bytes));
   } else {
     show(&body, data, op, {0, 0}, 0);
   }
@@ -74,6 +84,8 @@ uint64_t post_op(Comm &comm, const Posting &posting) {
   operation.op = op;
   operation.op.input = posting.source;
   operation.elements = posting.elements;
+  operation.common = common_of(op);
+  if (operation.common) note_use(*operation.common, sequence, op.unit);
   if (shows) {
     if (region != nullptr) region->exposed = sequence;
     if (region == nullptr) {

@@ -36,6 +36,24 @@ class SharedPages final : public Segment {
   }
 
   std::byte *pages() const override { return pages_; }
+  Mapping map_own(const Memory &memory) override { return {memory, arena_.map_readable(memory)}; }
+  Outcome map_peers(int32_t rank, const Place &place, size_t bytes, Mapping *out) override {
+    const PeerArena &peer = peers_[static_cast<size_t>(rank)];
+    Outcome end = peer.map(place, bytes, out);
+    out->memory.owner = rank;
+    return end;
+  }
+  void unmap_readable(const Mapping &mapping) noexcept override {
+    munmap(const_cast<std::byte *>(mapping.readable), mapping.memory.bytes);
+  }
+  void unmap(const Mapping &mapping, bool is_last) noexcept override {
+    const Memory &memory = mapping.memory;
+    unmap_readable(mapping);
+    Arena::leave(memory);
+    if (!is_last) return;
+    const PeerArena &maker = peers_[static_cast<size_t>(memory.owner)];
+    (maker.file() ? maker.file() : arena_.file()).punch(Arena::offset_of(memory), memory.bytes);
+  }
   Place place_of(const Memory *memory, const void *data) const override {
     return {memory->id, static_cast<uint64_t>(static_cast<const std::byte *>(data) - memory->data)};
   }
@@ -67,7 +85,7 @@ class Shm final : public Provider {
   const char *name() const override { return "shm"; }
   uint64_t capabilities() const override {
     return TPFSDP_BACKEND_CAN_READ_PEERS | TPFSDP_BACKEND_CAN_CHECK_FINGERPRINT | TPFSDP_BACKEND_CAN_ADD_IN_RANK_ORDER |
-           TPFSDP_BACKEND_CAN_USE_PROCESSES;
+           TPFSDP_BACKEND_CAN_USE_PROCESSES | TPFSDP_BACKEND_CAN_SHARE_REGIONS;
   }
   int32_t probe(char *reason, int64_t reason_bytes) const override {
     SharedFile file;

@@ -37,6 +37,16 @@ class Heap final : public Segment {
 
   std::byte *pages() const override { return pages_; }
 
+  Mapping map_own(const Memory &memory) override { return {memory, memory.data}; }
+  Outcome map_peers(int32_t rank, const Place &place, size_t bytes, Mapping *out) override {
+    auto *data = reinterpret_cast<std::byte *>(place.offset);
+    *out = {{data, bytes, 0, 0, rank}, data};
+    return {};
+  }
+  void unmap_readable(const Mapping &) noexcept override {}
+  void unmap(const Mapping &mapping, bool is_last) noexcept override {
+    if (is_last) give_back(mapping.memory);
+  }
   Place place_of(const Memory *, const void *data) const override { return {0, reinterpret_cast<uint64_t>(data)}; }
   const std::byte *find(int32_t, const Place &place, uint64_t) override {
     return reinterpret_cast<const std::byte *>(place.offset);
@@ -107,7 +117,7 @@ class Threads final : public Provider {
   const char *name() const override { return "threads"; }
   uint64_t capabilities() const override {
     return TPFSDP_BACKEND_CAN_READ_PEERS | TPFSDP_BACKEND_CAN_CHECK_FINGERPRINT | TPFSDP_BACKEND_CAN_ADD_IN_RANK_ORDER |
-           TPFSDP_BACKEND_CAN_USE_THREADS | TPFSDP_BACKEND_CAN_READ_CALLER;
+           TPFSDP_BACKEND_CAN_USE_THREADS | TPFSDP_BACKEND_CAN_READ_CALLER | TPFSDP_BACKEND_CAN_SHARE_REGIONS;
   }
   int32_t probe(char *, int64_t) const override { return 1; }
   bool private_futex() const override { return true; }

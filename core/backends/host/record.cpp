@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "comm.hpp"
+#include "region.hpp"
 #include "text.hpp"
 
 namespace tpfsdp::host {
@@ -46,6 +47,7 @@ uint64_t fingerprint(const Record::Body &body, const tpfsdp_backend_op &op) {
   hash.add(static_cast<uint64_t>(op.element_count));
   hash.add(static_cast<uint64_t>(op.counts_length));
   hash.add(std::bit_cast<uint64_t>(op.divisor));
+  hash.add(common_number(op));
   return hash.value();
 }
 
@@ -72,7 +74,7 @@ Record::Body body_of(const tpfsdp_backend_op &op, uint8_t phase, int32_t window,
 void show(Record::Body *body, std::byte *data, const tpfsdp_backend_op &op, const Place &place, uint64_t bytes) {
   body->region = place.region;
   body->place = place.offset;
-  const Shown shown{{op.element_count, op.counts_length, op.divisor}, bytes};
+  const Shown shown{{op.element_count, op.counts_length, op.divisor, common_number(op)}, bytes};
   std::memcpy(data, &shown, sizeof shown);
 }
 
@@ -126,6 +128,7 @@ std::string fields_text(const Comm &comm, tpfsdp_backend_call *call, const Recor
   if (body.phase != 0) text += " part " + std::to_string(body.phase);
   if ((body.flags & FLAG_INLINE) == 0 && body.code > 0) text += " window " + std::to_string(body.code);
   text += unit_text(comm, call, body.unit);
+  if (rest.common != 0) text += " in the common region of sequence " + std::to_string(rest.common);
   char counts[64];
   std::snprintf(counts, sizeof counts, "%016llx", static_cast<unsigned long long>(body.counts_hash));
   text += ", " + std::to_string(rest.element_count) + " elements, counts ";

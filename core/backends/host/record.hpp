@@ -15,11 +15,24 @@ namespace tpfsdp::host {
 
 struct Comm;
 
+/// In place of an operation of the library: a common region is made.
+inline constexpr tpfsdp_backend_kind KIND_COMMON_REGION = 64;
+
+/// An all-gather in memory that all ranks have mapped.
+constexpr bool is_in_common(tpfsdp_backend_kind kind) {
+  return kind == TPFSDP_BACKEND_KIND_SHARED_GATHER || kind == TPFSDP_BACKEND_KIND_MAPPED_GATHER;
+}
+/// The verdict is all there is to it: nothing is shown, and nothing moves.
+constexpr bool is_verdict_only(tpfsdp_backend_kind kind) {
+  return kind == TPFSDP_BACKEND_KIND_BARRIER || is_in_common(kind);
+}
+
 /// What all ranks must agree on and what has no field of its own in every record.
 struct Agreed {
   int64_t element_count;
   int64_t counts_length;  ///< 0 in records with inline data, which have no room for it; the fingerprint covers it
   double divisor;
+  uint64_t common;  ///< the number of the common region, 0: none
 };
 
 /// What a RESET says, in place of data.

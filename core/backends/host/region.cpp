@@ -5,6 +5,8 @@
 
 #include "invariant.hpp"
 #include "progress.hpp"
+#include "record.hpp"
+#include "release.hpp"
 
 namespace tpfsdp::host {
 
@@ -15,13 +17,17 @@ uint64_t passed_by_all(const Segment &segment, int32_t rank, int32_t world_size)
   return done_by_all(Layout(segment.pages(), world_size), rank, world_size);
 }
 
+/// The last sequence at which peers may read the region.
+uint64_t shown_at(const Region &region) { return region.common ? region.common->agreed : region.memory.exposed; }
+
 /// False, and the error sticks to the comm, if a peer may still read the region.
 bool check_unread([[maybe_unused]] const Region &region, [[maybe_unused]] const char *invariant) noexcept {
 #if !defined(NDEBUG)
-  const uint64_t passed = passed_by_all(*region.segment, region.rank, region.world_size);
-  if (region.memory.exposed <= passed) return true;
+  const uint64_t passed =
+      region.common ? region.common->released_by_all() : passed_by_all(*region.segment, region.rank, region.world_size);
+  if (shown_at(region) <= passed) return true;
   try {
-    static_cast<void>(violated(*region.alarm, region.memory.exposed, invariant));
+    static_cast<void>(violated(*region.alarm, shown_at(region), invariant));
   } catch (...) {  // no memory for a text
   }
   return false;
@@ -36,7 +42,7 @@ Outcome create_region(Comm &comm, int64_t size_bytes, void **out_data, Region **
   if (size_bytes < 0)
     return Outcome::error(TPFSDP_ERR_INVALID_ARGUMENT, "a region of " + std::to_string(size_bytes) + " bytes");
   comm.segment->sweep(comm.rank, passed_by_all(*comm.segment, comm.rank, comm.world_size));
-  auto region = std::make_unique<Region>(Region{comm.segment, comm.alarm, comm.rank, comm.world_size, {}});
+  auto region = std::make_unique<Region>(Region{comm.segment, comm.alarm, comm.rank, comm.world_size, {}, nullptr});
   Outcome end = comm.segment->allocate(static_cast<size_t>(size_bytes), &region->memory);
   if (!end.ok()) return end;
   region->memory.owner = comm.rank;
@@ -47,14 +53,22 @@ Outcome create_region(Comm &comm, int64_t size_bytes, void **out_data, Region **
 
 Outcome protect(const Region &region, bool read_only) {
   if (!read_only && !check_unread(region, "SOURCE_STABLE"))
-    return Outcome::error(TPFSDP_ERR_INTERNAL, region.rank, region.memory.exposed,
+    return Outcome::error(TPFSDP_ERR_INTERNAL, region.rank, shown_at(region),
                           "invariant SOURCE_STABLE does not hold on rank " + std::to_string(region.rank) +
                               ": a region was to be written while peers may read it");
-  return region.segment->protect(region.memory, read_only);
+  if (!region.common) return region.segment->protect(region.memory, read_only);
+  const Common &common = *region.common;
+  // Threads have one address for all, and another rank may be in its window.
+  if (common.readable() == common.data()) return {};
+  Memory data = common.mapping.memory;
+  data.bytes -= static_cast<size_t>(common.data() - data.data);
+  data.data = common.data();
+  return region.segment->protect(data, read_only);
 }
 
 void destroy(Region *region) noexcept {
   const std::unique_ptr<Region> owned(region);
+  if (region->common) return leave(*region->common);
   const uint64_t passed = passed_by_all(*region->segment, region->rank, region->world_size);
 #if defined(TPFSDP_MUTANT_REGION_FREED_ON_ABORT)
   if (Layout(region->segment->pages(), region->world_size).front().abort.load() != 0) return drop(*region);
@@ -69,6 +83,16 @@ void destroy(Region *region) noexcept {
 void drop(const Region &region) noexcept {
   check_unread(region, "NOT_ON_REGION_FREE");
   region.segment->free(region.memory);
+}
+
+const std::shared_ptr<Common> &common_of(const tpfsdp_backend_op &op) {
+  static const std::shared_ptr<Common> none;
+  return is_in_common(op.kind) ? reinterpret_cast<const Region *>(op.input_region)->common : none;
+}
+
+uint64_t common_number(const tpfsdp_backend_op &op) {
+  const std::shared_ptr<Common> &common = common_of(op);
+  return common ? common->number : 0;
 }
 
 Memory *memory_of(tpfsdp_backend_region *region, const void *data) {

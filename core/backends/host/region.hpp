@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "comm.hpp"
+#include "common.hpp"
 
 namespace tpfsdp::host {
 
@@ -17,7 +18,8 @@ struct Region {
   std::shared_ptr<Alarm> alarm;
   int32_t rank;
   int32_t world_size;
-  Memory memory;
+  Memory memory;                   ///< this rank's own, or
+  std::shared_ptr<Common> common;  ///< every rank's
 };
 
 Outcome create_region(Comm &comm, int64_t size_bytes, void **out_data, Region **out_region);
@@ -26,6 +28,10 @@ Outcome protect(const Region &region, bool read_only);
 void destroy(Region *region) noexcept;
 /// Frees the memory now: every peer has passed its exposure.
 void drop(const Region &region) noexcept;
+/// What an all-gather in memory of all ranks uses; null: the operation is none.
+const std::shared_ptr<Common> &common_of(const tpfsdp_backend_op &op);
+/// By which all ranks call it, 0: none.
+uint64_t common_number(const tpfsdp_backend_op &op);
 /// The region's memory if data lies in it, else null: the caller's own.
 Memory *memory_of(tpfsdp_backend_region *region, const void *data);
 

@@ -11,6 +11,7 @@
 #include "post.hpp"
 #include "progress.hpp"
 #include "record.hpp"
+#include "release.hpp"
 #include "verdict.hpp"
 
 namespace tpfsdp::host {
@@ -34,6 +35,7 @@ std::string unequal_epochs(const Comm &comm, uint64_t sequence) {
 void post_reset(Comm &comm, int64_t windows_opened) {
   if (last_post_unread(comm, Post::RESET)) return;
   give_up(comm);
+  release_all(comm, comm.posted);
   catch_up(comm);
   Record::Body body{};
   body.post = Post::RESET;
@@ -63,6 +65,7 @@ Outcome wait_reset(Comm &comm, tpfsdp_backend_call *call, bool may_wait, bool *o
   // Always checked: ranks of unequal epochs would never agree on a collective again.
   if (!epochs.empty()) return violated(comm, "RESET_EQUAL", epochs);
   invariant(comm, comm.posted == comm.done, "RESET_EQUAL");
+  start_afresh(comm, sequence);
   ++comm.epoch;
   return end;
 }

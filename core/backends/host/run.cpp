@@ -108,7 +108,12 @@ Outcome run(Comm &comm, tpfsdp_backend_call *call, uint64_t sequence, bool *out_
     *out_consumed = false;
     return sticky(comm, Look::LAST);
   }
-  if (operation.post != Post::OP || operation.op.kind == TPFSDP_BACKEND_KIND_BARRIER) return {};
+  if (operation.post != Post::OP || is_verdict_only(operation.op.kind)) return {};
+  if (operation.op.kind == KIND_COMMON_REGION) {
+    Outcome end = operation.phase == 1 ? map_offered(comm, call, sequence) : Outcome{};
+    *out_consumed = end.ok();
+    return end;
+  }
   const Ways how = ways(comm, sequence);
   if (!how.shown) {
     Outcome end = move(comm, call, sequence, nullptr);

@@ -6,10 +6,14 @@
 #include <algorithm>
 #include <functional>
 #include <new>
+#include <string>
 
 namespace tpfsdp::host {
 
 Outcome Segment::allocate(size_t bytes, Memory *out) {
+  // Rounded up, more would be no number any more.
+  if (bytes > size_t{1} << 56)
+    return Outcome::error(TPFSDP_ERR_OUT_OF_MEMORY, "no machine has " + std::to_string(bytes) + " bytes for a region");
   const std::lock_guard<std::mutex> lock(mutex_);
   // A destructor cannot make room for what it must keep.
   kept_.reserve(kept_.size() + static_cast<size_t>(regions_) + 1);
@@ -34,6 +38,11 @@ void Segment::keep(const Memory &memory) noexcept {
   kept_.push_back(memory);
 }
 
+void Segment::share() noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  --regions_;
+}
+
 void Segment::sweep(int32_t owner, uint64_t passed) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto over = [&](const Memory &memory) { return memory.owner == owner && memory.exposed <= passed; };
@@ -50,7 +59,6 @@ void format_pages(std::byte *pages, int32_t world_size, const std::string &name)
   front.version = LAYOUT_VERSION;
   front.world_size = static_cast<uint32_t>(world_size);
   front.records = RECORDS;
-  front.release_words = RELEASE_WORDS;
   front.session = std::hash<std::string>()(name);
 }
 

@@ -24,6 +24,13 @@ struct Memory {
   int32_t owner = 0;
 };
 
+/// Memory that all ranks use, as one of them sees it: at one address it writes, at the other it only reads. Of threads
+/// they are the same.
+struct Mapping {
+  Memory memory;
+  const std::byte *readable = nullptr;
+};
+
 /// Where in a rank's regions some data lies, as its record says it.
 struct Place {
   uint64_t region;
@@ -49,6 +56,15 @@ class Segment {
   /// segment itself.
   void keep(const Memory &memory) noexcept;
   void sweep(int32_t owner, uint64_t passed) noexcept;
+  /// This rank's second address of memory that it has allocated. Throws bad_alloc.
+  virtual Mapping map_own(const Memory &memory) = 0;
+  /// Of memory that `rank` has allocated.
+  virtual Outcome map_peers(int32_t rank, const Place &place, size_t bytes, Mapping *out) = 0;
+  /// The memory is not this rank's alone any more, and not freed or kept by it.
+  void share() noexcept;
+  virtual void unmap_readable(const Mapping &mapping) noexcept = 0;
+  /// Both addresses. is_last: nobody else has the memory mapped, and it is freed.
+  virtual void unmap(const Mapping &mapping, bool is_last) noexcept = 0;
   /// Of data in `memory`, or, with null, of the caller's own.
   virtual Place place_of(const Memory *memory, const void *data) const = 0;
   /// Where a peer's data lies in this rank's eyes; null if `bytes` of it do not lie in its regions.

@@ -14,6 +14,8 @@
 #include <string>
 #include <utility>
 
+#include "layout.hpp"
+
 #ifndef MFD_NOEXEC_SEAL  // Linux 6.3
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
@@ -26,7 +28,6 @@ namespace tpfsdp::host {
 
 namespace {
 
-constexpr size_t HUGE_PAGE = size_t{2} << 20;
 constexpr size_t PIECE_BYTES = size_t{16} << 20;
 
 Outcome no_memory(size_t bytes, const std::string &why) {
@@ -71,7 +72,7 @@ Outcome check_limits(uint64_t end, size_t bytes) {
     return no_memory(bytes, "the limit on file sizes (ulimit -f) of " + std::to_string(files.rlim_cur) +
                                 " bytes holds for shared memory too, and " + std::to_string(end) +
                                 " are needed; raise it");
-  if (bytes < HUGE_PAGE) return {};
+  if (bytes < HUGE_PAGE_BYTES) return {};
   // The kernel would rather end a process than refuse.
   const int64_t available = available_bytes();
   if (available >= 0 && bytes > static_cast<uint64_t>(available))
@@ -147,7 +148,7 @@ Outcome SharedFile::extend(uint64_t offset, size_t bytes) {
   return {};
 }
 
-void SharedFile::punch(uint64_t offset, size_t bytes) noexcept {
+void SharedFile::punch(uint64_t offset, size_t bytes) const noexcept {
   if (!is_intact()) return;
   int result;
   do
@@ -160,7 +161,7 @@ std::byte *SharedFile::map(uint64_t offset, size_t bytes, bool writable) const {
   void *mapped = mmap(nullptr, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, file_.get(),
                       static_cast<off_t>(offset));
   if (mapped == MAP_FAILED) throw std::bad_alloc();
-  if (bytes >= HUGE_PAGE) madvise(mapped, bytes, MADV_HUGEPAGE);
+  if (bytes >= HUGE_PAGE_BYTES) madvise(mapped, bytes, MADV_HUGEPAGE);
   // The pages are there; without this each would still cost a fault at its first use.
   madvise(mapped, bytes, writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
   return static_cast<std::byte *>(mapped);

@@ -32,15 +32,15 @@ class SharedFile {
   explicit operator bool() const { return static_cast<bool>(file_); }
   /// False: the host closed the descriptor, which may be another file's now.
   bool is_intact() const;
-  /// 0 if it is not intact.
   /// A peer's file that could shrink would take mapped pages away.
   bool is_sealed() const;
+  /// 0 if it is not intact.
   uint64_t size() const;
 
   /// Makes [offset, offset + bytes) zeroed memory of the file.
   Outcome extend(uint64_t offset, size_t bytes);
   /// Gives the memory of the range back; the file keeps its length.
-  void punch(uint64_t offset, size_t bytes) noexcept;
+  void punch(uint64_t offset, size_t bytes) const noexcept;
   /// Maps the range with its pages present. Throws bad_alloc.
   std::byte *map(uint64_t offset, size_t bytes, bool writable) const;
 

@@ -6,7 +6,9 @@
 #include "failure.hpp"
 #include "post.hpp"
 #include "post_op.hpp"
+#include "record.hpp"
 #include "region.hpp"
+#include "release.hpp"
 #include "staging.hpp"
 #include "text.hpp"
 
@@ -54,13 +56,28 @@ Outcome check_pieces(const Comm &comm, const tpfsdp_backend_op &op) {
   return {};
 }
 
+Outcome check_common(const Comm &comm, const tpfsdp_backend_op &op) {
+  const auto *region = reinterpret_cast<const Region *>(op.input_region);
+  if (region == nullptr || !region->common) return refuse(comm, op, "no common region");
+  if (region->segment != comm.segment) return refuse(comm, op, "the region is another comm's");
+  const int64_t bytes = comm.services.dtype_bytes(op.dtype, op.element_count);
+  if (bytes > static_cast<int64_t>(region->common->bytes))
+    return refuse(
+        comm, op,
+        std::to_string(bytes) + " bytes are more than its region has, " + std::to_string(region->common->bytes));
+  return {};
+}
+
 Outcome check(const Comm &comm, const tpfsdp_backend_op &op) {
   if (op.struct_size < sizeof op) return Outcome::error(TPFSDP_ERR_ABI, "an operation of an older library");
-  if (op.kind < TPFSDP_BACKEND_KIND_ALL_GATHER || op.kind > TPFSDP_BACKEND_KIND_BARRIER)
+  if (op.kind < TPFSDP_BACKEND_KIND_ALL_GATHER || op.kind > TPFSDP_BACKEND_KIND_MAPPED_GATHER)
     return refuse(comm, op, "kind " + std::to_string(op.kind));
   if (op.element_count < 0 || op.counts_length < 0) return refuse(comm, op, "a negative count");
   if (op.element_count > MOST_ELEMENTS)
     return refuse(comm, op, std::to_string(op.element_count) + " elements are more than there can be");
+  if (is_in_common(op.kind)) return check_common(comm, op);
+  if (op.input_region != nullptr && reinterpret_cast<const Region *>(op.input_region)->common)
+    return refuse(comm, op, "a common region takes shared and mapped gathers only");
   const bool reduces = op.kind == TPFSDP_BACKEND_KIND_REDUCE_SCATTER || op.kind == TPFSDP_BACKEND_KIND_ALL_REDUCE;
   if (reduces && (op.op < TPFSDP_REDUCE_SUM || op.op > TPFSDP_REDUCE_MAX)) return refuse(comm, op, "no reduction");
   const bool root = op.kind != TPFSDP_BACKEND_KIND_BROADCAST || op.source == comm.rank;
@@ -82,23 +99,33 @@ Outcome check(const Comm &comm, const tpfsdp_backend_op &op) {
 
 }  // namespace
 
-Outcome submit(Comm &comm, tpfsdp_backend_call *call, const tpfsdp_backend_op &op, bool may_wait,
-               uint64_t *out_sequence) {
-  Outcome end = sticky(comm, Look::ACQUIRE);
-  if (!end.ok()) return end;
-  end = check(comm, op);
-  if (!end.ok()) return end;
+Outcome refuse_unended(Comm &comm, tpfsdp_backend_call *call, tpfsdp_backend_kind kind) {
   if (last_post_unread(comm, Post::RESET) || last_post_unread(comm, Post::CLOSE) || comm.closed)
     return Outcome::error(TPFSDP_ERR_STATE, comm.rank, comm.posted,
                           describe(comm, call, comm.posted) + " has not ended; wait for it first");
   if (const uint64_t half = comm.half_reduced != 0 ? comm.half_reduced : comm.staging.half_done; half != 0)
-    if (comm.operation(half).op.kind != op.kind)
+    if (comm.operation(half).op.kind != kind)
       return Outcome::error(TPFSDP_ERR_STATE, comm.rank, half,
                             describe(comm, call, half) + " is half done; submit it again, or give it up");
+  if (comm.making.common && kind != KIND_COMMON_REGION)
+    return Outcome::error(TPFSDP_ERR_STATE, comm.rank, comm.making.offered,
+                          describe(comm, call, comm.making.offered) + " is half made; ask for it again, or give it up");
+  return {};
+}
+
+Outcome submit(Comm &comm, tpfsdp_backend_call *call, const tpfsdp_backend_op &op, bool may_wait,
+               uint64_t *out_sequence) {
+  Outcome end = sticky(comm, Look::ACQUIRE);
+  if (end.ok()) end = check(comm, op);
+  if (!end.ok()) return end;
+  end = refuse_unended(comm, call, op.kind);
+  if (!end.ok()) return end;
   if (is_staged(comm, op)) return submit_staged(comm, call, op, may_wait, out_sequence);
   if (is_in_halves(comm, op)) return post_halves(comm, call, whole_of(op), op.output, may_wait, out_sequence);
   end = make_room(comm, call, may_wait);
-  if (end.ok()) *out_sequence = post_op(comm, whole_of(op));
+  if (!end.ok()) return end;
+  if (op.kind == TPFSDP_BACKEND_KIND_SHARED_GATHER) check_slot_free(comm, *common_of(op));
+  *out_sequence = post_op(comm, whole_of(op));
   return end;
 }
 

@@ -10,8 +10,10 @@
 #include "comm.hpp"
 #include "complete.hpp"
 #include "failure.hpp"
+#include "making.hpp"
 #include "post.hpp"
 #include "region.hpp"
+#include "release.hpp"
 #include "reset.hpp"
 #include "submit.hpp"
 #include "text.hpp"
@@ -178,6 +180,34 @@ tpfsdp_status region_protect(tpfsdp_backend_call *call, tpfsdp_backend_region *r
   return guarded(lent.get(), call, [&] { return protect(*reinterpret_cast<Region *>(region), read_only != 0); });
 }
 
+tpfsdp_status region_create_common(tpfsdp_backend_call *call, tpfsdp_backend_comm *comm, int64_t size_bytes,
+                                   tpfsdp_bool may_wait, void **out_data, const void **out_readable,
+                                   tpfsdp_backend_region **out_region) {
+  return guarded(of(comm).services, call, [&] {
+    Region *region = nullptr;
+    Outcome end = make_common(of(comm), call, size_bytes, may_wait != 0, &region);
+    if (!end.ok()) return end;
+    *out_data = region->common->data();
+    *out_readable = region->common->readable();
+    *out_region = reinterpret_cast<tpfsdp_backend_region *>(region);
+    return end;
+  });
+}
+
+void region_release(tpfsdp_backend_region *region) {
+  if (const auto &common = reinterpret_cast<Region *>(region)->common) release(*common);
+}
+
+tpfsdp_status region_wait_released(tpfsdp_backend_call *call, tpfsdp_backend_comm *comm, tpfsdp_backend_region *handle,
+                                   tpfsdp_bool may_wait) {
+  return guarded(of(comm).services, call, [&] {
+    const Region &region = *reinterpret_cast<Region *>(handle);
+    if (!region.common || region.segment != of(comm).segment)
+      return Outcome::error(TPFSDP_ERR_INVALID_ARGUMENT, "no common region of comm '" + of(comm).name + "'");
+    return wait_released(of(comm), call, *region.common, may_wait != 0);
+  });
+}
+
 void region_destroy(tpfsdp_backend_region *region) { destroy(reinterpret_cast<Region *>(region)); }
 
 template <const Provider &(*provider)()>
@@ -215,7 +245,10 @@ tpfsdp_status fill(const tpfsdp_backend_services *services, tpfsdp_backend_table
                 wait_step_slot,
                 region_create,
                 region_protect,
-                region_destroy};
+                region_destroy,
+                region_create_common,
+                region_release,
+                region_wait_released};
   return TPFSDP_OK;
 }
 

@@ -4,6 +4,8 @@
 #include <iterator>
 
 #include "comm.hpp"
+#include "common.hpp"
+#include "record.hpp"
 
 namespace tpfsdp::host {
 
@@ -25,6 +27,9 @@ const char *name_of_kind(tpfsdp_backend_kind kind) {
     case TPFSDP_BACKEND_KIND_ALL_REDUCE: return "all-reduce";
     case TPFSDP_BACKEND_KIND_BROADCAST: return "broadcast";
     case TPFSDP_BACKEND_KIND_BARRIER: return "barrier";
+    case TPFSDP_BACKEND_KIND_SHARED_GATHER: return "shared all-gather";
+    case TPFSDP_BACKEND_KIND_MAPPED_GATHER: return "mapped all-gather";
+    case KIND_COMMON_REGION: return "common region";
     default: return "unknown collective";
   }
 }
@@ -104,11 +109,13 @@ const char *name_of(const Comm &comm, const Awaiting &awaiting) {
     case Target::RECORD: return name_of(comm.layout.record(comm.rank, awaiting.sequence).body);
     case Target::DONE: return "waiting for readers";
     case Target::STEP: return "end of backward";
+    case Target::RELEASE: return "waiting for users";
   }
   return "unknown";
 }
 
 int32_t unit_of(const Comm &comm, const Awaiting &awaiting) {
+  if (awaiting.target == Target::RELEASE) return awaiting.common->unit;
   const bool has_unit = awaiting.target == Target::RECORD || awaiting.target == Target::DONE;
   return has_unit ? comm.layout.record(comm.rank, awaiting.sequence).body.unit : -1;
 }
@@ -132,6 +139,10 @@ std::string describe(const Comm &comm, const Awaiting &awaiting) {
     case Target::DONE: return "waiting for the readers of " + describe(comm, awaiting.call, awaiting.sequence);
     case Target::STEP:
       return "end of backward at sequence " + std::to_string(awaiting.sequence) + " on comm '" + comm.name + "'";
+    case Target::RELEASE:
+      // Its record may be another's by now.
+      return "waiting for the users of what was gathered at sequence " + std::to_string(awaiting.sequence) +
+             unit_text(comm, awaiting.call, awaiting.common->unit) + " on comm '" + comm.name + "'";
     default: return describe(comm, awaiting.call, awaiting.sequence);
   }
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "comm.hpp"
+#include "common.hpp"
 #include "failure.hpp"
 #include "patience.hpp"
 
@@ -109,12 +110,13 @@ bool there(const Comm &comm, const Awaiting &awaiting, int32_t peer, Look look) 
 #endif
     case Target::DONE: return comm.words.see(lane.done, look, sequence) >= sequence;
     case Target::STEP: return comm.words.see(lane.step, look, sequence) >= sequence;
+    case Target::RELEASE: return comm.words.see(awaiting.common->released_by(peer), look, sequence) >= sequence;
   }
   return false;
 }
 
 Patience &patience_of(Comm &comm, const Awaiting &awaiting) {
-  return comm.patience[static_cast<size_t>(awaiting.target)];
+  return awaiting.common != nullptr ? awaiting.common->patience : comm.patience[static_cast<size_t>(awaiting.target)];
 }
 
 Outcome await(Comm &comm, const Awaiting &awaiting) {

@@ -16,6 +16,7 @@
 namespace tpfsdp::host {
 
 struct Comm;
+struct Common;
 
 /// The word that is awaited of every peer.
 enum class Target {
@@ -23,8 +24,10 @@ enum class Target {
   JOINED,  ///< life
   RECORD,  ///< the post of a sequence
   DONE,    ///< done has reached a sequence
-  STEP     ///< step has reached a sequence
+  STEP,    ///< step has reached a sequence
+  RELEASE  ///< the use of a common region has ended up to a sequence
 };
+/// Those that are a comm's.
 inline constexpr size_t TARGETS = 5;
 
 struct Awaiting {
@@ -32,7 +35,8 @@ struct Awaiting {
   uint64_t sequence = 0;
   bool watch_errors = false;  ///< a peer's ERR or RESET ends the wait; not when records decide by themselves
   tpfsdp_backend_call *call = nullptr;
-  bool may_wait = false;  ///< else PENDING
+  bool may_wait = false;     ///< else PENDING
+  Common *common = nullptr;  ///< of RELEASE
 };
 
 /// The clocks of one wait; they run on through PENDING.

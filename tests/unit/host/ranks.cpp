@@ -70,6 +70,21 @@ tpfsdp_status Rank::window() {
 
 tpfsdp_status Rank::barrier() { return run(barrier_op()); }
 
+tpfsdp_status Rank::make_common(int64_t floats, CommonMemory *out, bool may_wait) {
+  void *data = nullptr;
+  const void *readable = nullptr;
+  const tpfsdp_status status =
+      table().region_create_common(call.handle(), comm, floats * 4, may_wait ? 1 : 0, &data, &readable, &out->region);
+  if (status != TPFSDP_OK) return status;
+  out->data = static_cast<float *>(data);
+  out->readable = static_cast<const float *>(readable);
+  return status;
+}
+
+tpfsdp_status Rank::wait_released(const CommonMemory &memory, bool may_wait) {
+  return table().region_wait_released(call.handle(), comm, memory.region, may_wait ? 1 : 0);
+}
+
 void run_ranks(int world, const std::function<void(Rank &)> &body, const Options &options) {
   Store store;
   std::vector<std::thread> threads;
@@ -150,5 +165,12 @@ Op broadcast(int source, const float *input, float *output, int64_t count, tpfsd
 }
 
 Op barrier_op() { return blank(TPFSDP_BACKEND_KIND_BARRIER, 0); }
+
+Op gather_in(const CommonMemory &memory, tpfsdp_backend_kind kind, int64_t count, int32_t unit) {
+  Op op = blank(kind, count);
+  op.op.input_region = memory.region;
+  op.op.unit = unit;
+  return op;
+}
 
 }  // namespace host_test

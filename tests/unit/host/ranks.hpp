@@ -19,6 +19,13 @@ struct Options {
   std::string name = "world";
 };
 
+/// Floats that all ranks have mapped.
+struct CommonMemory {
+  float *data = nullptr;            ///< to write
+  const float *readable = nullptr;  ///< to read
+  tpfsdp_backend_region *region = nullptr;
+};
+
 /// One rank on one comm. The short forms wait; each returns the status and leaves the error in `call`.
 class Rank {
  public:
@@ -39,6 +46,8 @@ class Rank {
   tpfsdp_status reset(int64_t windows = 0);           ///< until all have reset
   tpfsdp_status window();                             ///< publish_step, wait_step
   tpfsdp_status barrier();
+  tpfsdp_status make_common(int64_t floats, CommonMemory *out, bool may_wait = true);
+  tpfsdp_status wait_released(const CommonMemory &memory, bool may_wait = true);
 
   Call call;
   tpfsdp_backend_comm *comm = nullptr;
@@ -69,6 +78,8 @@ Op reduce_scatter(const Rank &rank, const float *input, float *output, const std
 Op all_reduce(const float *input, float *output, int64_t count, tpfsdp_backend_region *region = nullptr);
 Op broadcast(int source, const float *input, float *output, int64_t count, tpfsdp_backend_region *region = nullptr);
 Op barrier_op();
+/// Of `count` floats in memory of all ranks. kind: SHARED_GATHER or MAPPED_GATHER.
+Op gather_in(const CommonMemory &memory, tpfsdp_backend_kind kind, int64_t count, int32_t unit = -1);
 
 }  // namespace host_test
 

@@ -48,10 +48,13 @@ void set_error(tpfsdp_backend_call *call, tpfsdp_status status, int32_t rank, in
 }
 
 void *allocate(int64_t bytes, int64_t alignment) {
+  if (hooks().allocation_fails != nullptr && hooks().allocation_fails()) return nullptr;
   const size_t a = static_cast<size_t>(alignment);
   void *data = std::aligned_alloc(a, (static_cast<size_t>(bytes) + a - 1) / a * a);
   const std::lock_guard<std::mutex> lock(heap().mutex);
+  keeps_books() = true;
   heap().live[data] = bytes;
+  keeps_books() = false;
   return data;
 }
 
@@ -155,6 +158,11 @@ Hooks &hooks() {
 Heap &heap() {
   static Heap instance;
   return instance;
+}
+
+bool &keeps_books() {
+  static thread_local bool keeps = false;
+  return keeps;
 }
 
 bool Heap::is_live(const void *data) {

@@ -49,6 +49,7 @@ struct Hooks {
   std::function<void(void *, const void *, int64_t)> copy;  ///< in place of memcpy
   std::function<tpfsdp_status()> before_reduce;             ///< an error is the reduction's
   std::function<int64_t()> clock_ns;
+  bool (*allocation_fails)() = nullptr;  ///< of the service
 };
 Hooks &hooks();
 
@@ -61,9 +62,13 @@ struct Heap {
 };
 Heap &heap();
 
+/// This thread keeps the books of the services: what it allocates is not the engine's.
+bool &keeps_books();
+
 const tpfsdp_backend_services &services();
 /// The table of the backend under test, over services().
-/// Of the provider that the environment names in TPFSDP_HOST_PROVIDER: threads, or shm, whose ranks are threads here too.
+/// Of the provider that the environment names in TPFSDP_HOST_PROVIDER: threads, or shm, whose ranks are threads here
+/// too.
 const tpfsdp_backend_table &table();
 bool uses_shm();
 

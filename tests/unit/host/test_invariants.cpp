@@ -175,6 +175,56 @@ TEST(Invariant, GradientSlotFree) {
   });
 }
 
+TEST(Invariant, SlotFree) {
+  const auto in_use_by = [](int user) {
+    std::atomic<bool> released{false};
+    violate(
+        "SLOT_FREE",
+        [&](Rank &rank) {
+          CommonMemory slot;
+          ASSERT_EQ(rank.make_common(200, &slot), TPFSDP_OK) << rank.call.text;
+          ASSERT_EQ(rank.run(gather_in(slot, TPFSDP_BACKEND_KIND_SHARED_GATHER, 200)), TPFSDP_OK) << rank.call.text;
+          if (user != 0) table().region_release(slot.region);
+          while (user != 1 && !released) std::this_thread::yield();
+          static_cast<void>(rank.submit(gather_in(slot, TPFSDP_BACKEND_KIND_SHARED_GATHER, 200)));
+          table().region_destroy(slot.region);
+        },
+        [&](Rank &rank) {
+          CommonMemory slot;
+          ASSERT_EQ(rank.make_common(200, &slot), TPFSDP_OK) << rank.call.text;
+          ASSERT_EQ(rank.run(gather_in(slot, TPFSDP_BACKEND_KIND_SHARED_GATHER, 200)), TPFSDP_OK) << rank.call.text;
+          if (user != 1) table().region_release(slot.region);
+          released = true;
+          // Destroyed, it would be used no more.
+          while (table().comm_check(rank.call.handle(), rank.comm) == TPFSDP_OK) std::this_thread::yield();
+          table().region_destroy(slot.region);
+        });
+  };
+  in_use_by(0);
+  in_use_by(1);
+}
+
+TEST(Invariant, SourceStableOfMappedMemory) {
+  violate(
+      "SOURCE_STABLE",
+      [](Rank &rank) {
+        CommonMemory shards;
+        ASSERT_EQ(rank.make_common(200, &shards), TPFSDP_OK) << rank.call.text;
+        EXPECT_EQ(table().region_protect(rank.call.handle(), shards.region, 0), TPFSDP_OK) << "shown to nobody yet";
+        ASSERT_EQ(rank.run(gather_in(shards, TPFSDP_BACKEND_KIND_MAPPED_GATHER, 200)), TPFSDP_OK) << rank.call.text;
+        EXPECT_EQ(table().region_protect(rank.call.handle(), shards.region, 1), TPFSDP_OK);
+        EXPECT_EQ(table().region_protect(rank.call.handle(), shards.region, 0), TPFSDP_ERR_INTERNAL);
+        table().region_destroy(shards.region);
+      },
+      [](Rank &rank) {
+        CommonMemory shards;
+        ASSERT_EQ(rank.make_common(200, &shards), TPFSDP_OK) << rank.call.text;
+        ASSERT_EQ(rank.run(gather_in(shards, TPFSDP_BACKEND_KIND_MAPPED_GATHER, 200)), TPFSDP_OK) << rank.call.text;
+        while (table().comm_check(rank.call.handle(), rank.comm) == TPFSDP_OK) std::this_thread::yield();
+        table().region_destroy(shards.region);
+      });
+}
+
 TEST(Invariant, WindowAgreed) {
   // Rank 1 has read everything but has not reached its end of backward.
   violate(

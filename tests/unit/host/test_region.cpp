@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that peers may read outlives every reader, and the caller's own memory is never read once it is taken back.
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
-#include <map>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "memory.hpp"
 #include "ranks.hpp"
 
 namespace host_test {
@@ -69,20 +67,6 @@ TEST(Region, IsZeroedAlignedAndProtected) {
 
 /// Of threads; what processes share the kernel keeps, and what was read shows whether it did.
 bool is_freed(const void *data) { return !uses_shm() && !heap().is_live(data); }
-
-/// Memory of the shared files of this process, in blocks of 512 bytes.
-int64_t shared_blocks() {
-  std::map<ino_t, int64_t> blocks;
-  for (const auto &entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    struct stat status {};
-    if (stat(entry.path().c_str(), &status) != 0) continue;
-    if (std::filesystem::read_symlink(entry).string().rfind("/memfd:tpfsdp", 0) == 0)
-      blocks[status.st_ino] = status.st_blocks;
-  }
-  int64_t sum = 0;
-  for (const auto &[inode, count] : blocks) sum += count;
-  return sum;
-}
 
 TEST(Region, OutlivesOwner) {
   Gate gate;
