@@ -13,15 +13,15 @@ struct TcpStoreOptions {
   std::string host = {};
   int32_t port = 0;  // of the server 0: a free one
   bool is_server = false;
-  std::string token = {};           // what only processes of the job know: 16 to 256 bytes
-  int64_t deadline_ns = INT64_MAX;  // monotonic; to reach the server. A name is looked up without it.
+  std::string token = {};              // what only processes of the job know: 16 to 256 bytes
+  int64_t deadline_ns = INT64_MAX;     // monotonic; to reach the server. A name is looked up without it.
   int64_t answer_ns = 60'000'000'000;  // what a server that is not asked to wait has for its answer
   // Asked every 100 ms of any wait, on the thread that waits; what it throws ends the wait.
   std::function<void()> poll = {};
 };
 
-// Threads may use it at once. Once the server is gone every call throws PEER_LOST; one that stands still is TIMEOUT. The
-// server goes with its store.
+// Threads may use it at once. Once the server is gone every call throws PEER_LOST; one that stands still is TIMEOUT.
+// The server goes with its store.
 class TcpStore : public Store {
  public:
   virtual const std::string &address() const = 0;  // "HOST:PORT", of the server's own store as bound

@@ -14,11 +14,21 @@
 namespace tpfsdp {
 namespace {
 
+// In the next reduction: committed in this backward, or added up before it.
+bool takes_part(const ShardedParam &p) { return p.committed || p.accumulated; }
+
+void mark_reducing(ParamGroup &unit) {
+  for (ShardedParam &p : unit.params) {
+    p.is_reducing = takes_part(p);
+    p.committed = p.accumulated = false;
+  }
+}
+
 const char *names_of_committed(ParamGroup &unit, bool all) {
   if (all) return unit.reduce_detail;
   std::string names;
   for (const ShardedParam &p : unit.params) {
-    if (p.committed || p.accumulated) append_text(names, cat(names.empty() ? "" : ",", p.param->full_name()));
+    if (takes_part(p)) append_text(names, cat(names.empty() ? "" : ",", p.param->full_name()));
   }
   return unit.root().recorder().intern(names);
 }
@@ -50,7 +60,7 @@ Part collect(ParamGroup &unit) {
   unit.reduce_counts.clear();
   for (size_t i = 0; i < unit.params.size(); ++i) {
     const ShardedParam &p = unit.params[i];
-    if (!p.committed && !p.accumulated) {
+    if (!takes_part(p)) {
       part.all_trainable = part.all_trainable && !p.param->requires_grad();
       continue;
     }
@@ -102,18 +112,13 @@ void show_gradients(ParamGroup &unit) {
 
 // Of a unit whose gradients have no bytes: nothing to reduce, but there they are.
 void show_empty_gradients(ParamGroup &unit) {
-  for (ShardedParam &p : unit.params) {
-    p.is_reducing = p.committed || p.accumulated;
-    p.committed = p.accumulated = false;
-  }
+  mark_reducing(unit);
   show_gradients(unit);
 }
 
 Status issue_reduction(ParamGroup &unit, bool may_wait) {
   Root &root = unit.root();
-  const bool has_any =
-      std::any_of(unit.params.begin(), unit.params.end(), [](const auto &p) { return p.committed || p.accumulated; });
-  if (!has_any) {
+  if (std::none_of(unit.params.begin(), unit.params.end(), takes_part)) {
     let_go_of_grad_slot(unit);
     return TPFSDP_OK;
   }
@@ -151,10 +156,7 @@ Status issue_reduction(ParamGroup &unit, bool may_wait) {
   unit.is_posting_reduction = false;
   unit.is_reducing = true;
   root.recorder().counters.reduced_bytes += part.bytes;
-  for (ShardedParam &p : unit.params) {
-    p.is_reducing = p.committed || p.accumulated;
-    p.committed = p.accumulated = false;
-  }
+  mark_reducing(unit);
   let_go_of_grad_slot(unit);
   if (unit.group->size() == 1) show_gradients(unit);
   return TPFSDP_OK;

@@ -8,8 +8,8 @@ namespace {
 
 template <class Change>
 void change(Module &module, bool recurse, Change &&apply) {
-  apply(state_of(module));
-  if (!recurse) return;
+  State &own = state_of(module);
+  if (!recurse) return apply(own);
   for_each_below(module, [&](Module &below) {
     if (State *state = state_or_null(below)) apply(*state);
   });
@@ -54,8 +54,6 @@ void set_reshard_after_backward(Module &module, bool enabled, bool recurse) {
 void set_unshard_in_backward(Module &module, bool enabled) { state_of(module).switches.unshards_in_backward = enabled; }
 
 void set_reshard_after_forward(Module &module, ReshardKind kind, bool recurse) {
-  if (kind == ReshardKind::kAuto)
-    fail(TPFSDP_ERR_INVALID_ARGUMENT, "reshard_after_forward is ALWAYS or NEVER once a module is sharded");
   change(module, recurse, [=](State &state) {
     if (state.reshard_kind == kind) return;
     state.reshard_kind = kind;

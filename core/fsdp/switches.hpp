@@ -11,7 +11,7 @@ void set_requires_gradient_sync(Module &module, bool enabled, bool recurse);
 void set_reduce_scatter_unused_params(Module &module, bool enabled, bool recurse);
 void set_reshard_after_backward(Module &module, bool enabled, bool recurse);
 void set_unshard_in_backward(Module &module, bool enabled);
-// Memory is planned anew for the next step that begins with nothing under way.
+// kAlways or kNever. Memory is planned anew for the next step that begins with nothing under way.
 void set_reshard_after_forward(Module &module, ReshardKind kind, bool recurse);
 void set_forward_prefetch(Module &module, const std::vector<Ref<Module>> &targets);
 void set_backward_prefetch(Module &module, const std::vector<Ref<Module>> &targets);

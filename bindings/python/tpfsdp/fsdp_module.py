@@ -124,8 +124,8 @@ class FSDPModule:
         capi.fsdp_module_set_reshard_after_forward(self._handle, kind, recurse)
 
     def set_reshard_after_backward(self, reshard_after_backward: bool, *, recurse: bool = True) -> None:
-        """False: parameters stay full after backward, and the next forward of the same step gathers nothing. Use it with
-        ``set_is_last_backward(False)``. Start: True."""
+        """False: parameters stay full after backward, and the next forward of the same step gathers nothing. Use it
+        with ``set_is_last_backward(False)``. Start: True."""
         capi.fsdp_module_set_reshard_after_backward(self._handle, reshard_after_backward, recurse)
 
     def set_unshard_in_backward(self, unshard_in_backward: bool) -> None:

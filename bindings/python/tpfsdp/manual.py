@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Manual mode: a program with hooks of its own calls the library before and after each module. ``module(x)`` and
-``module.run_backward(dy)`` do all of it by themselves."""
+``module.run_backward(dy)`` do all of it by themselves.
+
+What need not wait is done with the interpreter lock held; only the plain forms give it up."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from . import capi
-from .module import Module
+
+if TYPE_CHECKING:
+    from .module import Module
 
 
 def pre_forward(module: Module) -> None:

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import capi, hooks
+from . import capi, hooks, manual
 from ._handle import Owner, ask, known, options, read_blob, shared
 from .context import Context, current_context
 from .errors import InvalidArgument, TpfsdpError, Unsupported
@@ -283,7 +283,7 @@ class Module(Owner):
         except BaseException as error:
             with contextlib.suppress(TpfsdpError):  # the first failure is the one to tell of
                 if phase == _FORWARD:
-                    capi.module_fail_forward(self._handle)
+                    manual.fail_forward(self)
             if outermost:
                 with contextlib.suppress(TpfsdpError):  # nothing is sharded here, or the library has told it already
                     capi.root_fail(self._handle, f"{type(error).__name__}: {error}")
@@ -291,25 +291,19 @@ class Module(Owner):
         finally:
             self._calls.pop()
 
-    # What need not wait is done with the interpreter lock held; only the plain forms give it up.
-
     def _before(self, phase: int) -> None:
-        handle = self._handle
         if phase == _FORWARD:
-            if not capi.module_try_pre_forward(handle):
-                capi.module_pre_forward(handle)
-        elif not capi.module_try_pre_backward(handle):
-            capi.module_pre_backward(handle)
+            manual.pre_forward(self)
+        else:
+            manual.pre_backward(self)
 
     def _after(self, phase: int, outermost: bool) -> None:
-        handle = self._handle
         if phase == _FORWARD:
-            capi.module_post_forward(handle)
+            manual.post_forward(self)
             return
-        if not capi.module_try_post_backward(handle):
-            capi.module_post_backward(handle)
-        if outermost and not capi.module_try_end_backward(handle):
-            capi.module_end_backward(handle)
+        manual.post_backward(self)
+        if outermost:
+            manual.end_backward(self)
 
     # ---- Hooks: they run in the order of registration; parameters are full in all of them ----
 
@@ -329,8 +323,8 @@ class Module(Owner):
         with_kwargs: bool = False,
         always_call: bool = False,
     ) -> RemovableHandle:
-        """Calls ``hook(module, args, output)`` after forward, or ``hook(module, args, kwargs, output)``; what it returns,
-        if not None, takes the place of the output.
+        """Calls ``hook(module, args, output)`` after forward, or ``hook(module, args, kwargs, output)``; what it
+        returns, if not None, takes the place of the output.
 
         Args:
             always_call: also when forward failed, with None as output.

@@ -18,8 +18,8 @@ def scope(*modules: Module, recurse: bool = True) -> Iterator[None]:
 
     Segment mode, for programs without module calls: for each block in order, run its function in a scope; then for each
     block in reverse, run its vector-Jacobian product in a scope, hand the gradients over and call
-    :func:`reduce_gradients`; at last :func:`~tpfsdp.end_backward` on the root. ``block.unshard(async_op=True)`` for the next
-    block, before this one computes, overlaps its gather.
+    :func:`reduce_gradients`; at last :func:`~tpfsdp.end_backward` on the root. ``block.unshard(async_op=True)`` for
+    the next block, before this one computes, overlaps its gather.
 
     Args:
         recurse: units below the modules, too.
