@@ -95,6 +95,7 @@ JoinOptions join_options(const tpfsdp_context_options &given, const Callbacks &c
   options.rank.progress_timeout_ms = or_default(given.progress_timeout_ms, options.rank.progress_timeout_ms);
   options.rank.join_timeout_ms = or_default(given.join_timeout_ms, options.rank.join_timeout_ms);
   options.rank.event_capacity = given.event_capacity;
+  options.rank.memory_budget_bytes = given.memory_budget_bytes;
   options.rank.log = make_log(callbacks.log, given.log_level);
   options.rank.interrupt = make_interrupt(callbacks.interrupt);
   options.listening = make_listening(callbacks.listening);

@@ -33,6 +33,13 @@ InitMode init_of(tpfsdp_init_mode init) {
   return static_cast<InitMode>(init);
 }
 
+UnshardMode unshard_mode_of(tpfsdp_unshard_mode mode) {
+  if (mode < TPFSDP_UNSHARD_AUTO || mode > TPFSDP_UNSHARD_MAPPED)
+    fail(TPFSDP_ERR_INVALID_ARGUMENT, "unshard_mode is ", mode,
+         "; AUTO (0), PRIVATE (1), SHARED (2) or MAPPED (3) is needed");
+  return static_cast<UnshardMode>(mode);
+}
+
 HostMemory host_memory_of(const tpfsdp_memory_callback *given) {
   if (!given) return {};
   const auto callback = Callback<tpfsdp_memory_args>::copy_of(*given, "host_memory");
@@ -75,6 +82,7 @@ tpfsdp_status tpfsdp_fully_shard(tpfsdp_module *const *modules, int64_t module_c
       shard.reshard = reshard_of(read.reshard_after_forward);
       shard.reshard_size = read.reshard_after_forward.size;
       shard.init = init_of(read.init);
+      shard.unshard_mode = unshard_mode_of(read.unshard_mode);
       const int64_t ignored = as_count(read.ignored_param_count, read.ignored_params, "ignored_param_count");
       for (int64_t i = 0; i < ignored; ++i)
         shard.ignored.push_back(&entry.get<Param>(read.ignored_params[i], "ignored_params[i]"));

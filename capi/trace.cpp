@@ -42,6 +42,7 @@ tpfsdp_status tpfsdp_trace_get_counters(tpfsdp_context *context, tpfsdp_bool res
     info.gathered_bytes = counters.gathered_bytes;
     info.reduced_bytes = counters.reduced_bytes;
     info.wire_bytes = counters.wire_bytes;
+    info.filled_bytes = counters.filled_bytes;
     info.copies = counters.copies;
     info.copied_bytes = counters.copied_bytes;
     info.prefetch_hits = counters.prefetch_hits;

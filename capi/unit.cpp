@@ -9,6 +9,7 @@
 
 static_assert(TPFSDP_SHARDED_SHARDED == static_cast<int>(tpfsdp::ShardedState::kSharded) &&
               TPFSDP_SHARDED_UNSHARDED == static_cast<int>(tpfsdp::ShardedState::kUnsharded) &&
+              TPFSDP_UNSHARD_MAPPED == static_cast<int>(tpfsdp::UnshardMode::kMapped) &&
               TPFSDP_TRAINING_IDLE == static_cast<int>(tpfsdp::TrainingState::kIdle) &&
               TPFSDP_TRAINING_FORWARD == static_cast<int>(tpfsdp::TrainingState::kForward) &&
               TPFSDP_TRAINING_PRE_BACKWARD == static_cast<int>(tpfsdp::TrainingState::kPreBackward) &&
@@ -32,16 +33,18 @@ tpfsdp_status tpfsdp_unit_get_info(tpfsdp_unit *unit, tpfsdp_unit_info *out_info
     info.storage = u.host_memory ? TPFSDP_STORAGE_HOST : TPFSDP_STORAGE_LIBRARY;
     info.pin_count = u.pins.load() - u.owed_unpins.load();
     info.slot = u.slot ? u.slot->number : -1;
-    info.shard_bytes = u.shards.size_bytes();
+    info.unshard_mode = static_cast<int32_t>(u.mode.mode);
+    info.shard_bytes = u.shard_bytes();
     info.full_bytes = u.layout.full_bytes;
     info.logical_bytes = u.layout.logical_bytes;
-    info.wire_bytes = u.shards_route.wire_bytes;
+    info.wire_bytes = u.gather_wire_bytes();
     info.grad_bytes = u.layout.grad_bytes;
     info.version = u.version;
     info.unshards = u.unshards;
     info.deferred_reshards = u.deferred_reshards;
     info.mesh = borrowed<tpfsdp_mesh>(u.mesh.get());
     info.module = borrowed<tpfsdp_module>(u.state.modules.front());
+    info.unshard_reason = u.mode.reason.c_str();
     info.name = u.name.c_str();
     write_info(out_info, info, "out_info");
   });

@@ -217,6 +217,8 @@ SUITES = {
     "dev": lambda: ctest("dev", "dev", "fast"),
     "poison": lambda: ctest("poison", "dev", "fsdp", {"TPFSDP_DEBUG": "poison"}),
     "readonly": lambda: ctest("readonly", "dev", "fsdp", {"TPFSDP_DEBUG": "readonly"}),
+    "shared": lambda: ctest("shared", "dev", "fsdp", {"TPFSDP_TEST_MODE": "shared"}),
+    "mapped": lambda: ctest("mapped", "dev", "fsdp", {"TPFSDP_TEST_MODE": "mapped"}),
     "python": python_tests,
     "launch": launch_tests,
     "kill": lambda: kill_matrix("kill"),
@@ -224,6 +226,8 @@ SUITES = {
     "tsan": lambda: ctest("tsan", "tsan", "tsan"),
 }
 FULL_SUITES = {
+    "tsan shared": lambda: ctest("tsan-shared", "tsan", "fsdp", {"TPFSDP_TEST_MODE": "shared"}),
+    "tsan mapped": lambda: ctest("tsan-mapped", "tsan", "fsdp", {"TPFSDP_TEST_MODE": "mapped"}),
     "release": lambda: ctest("release", "release", "fast"),
     "long": lambda: ctest("long", "dev", "full"),
     "model variants": lambda: check("model-variants", "tests/models/run.sh", BUILD / "models", "variants"),

@@ -3,6 +3,7 @@
 
 #include "comm/rank.hpp"
 #include "device/kernels.hpp"
+#include "memory/buffer.hpp"
 #include "tensor/dtype.hpp"
 
 #include <algorithm>
@@ -51,10 +52,13 @@ void set_error(tpfsdp_backend_call *call, tpfsdp_status, int32_t rank, int64_t s
   });
 }
 
-void *allocate(int64_t size_bytes, int64_t alignment_bytes) {
-  const auto alignment = static_cast<size_t>(std::max<int64_t>(alignment_bytes, alignof(max_align_t)));
-  const auto size = static_cast<size_t>(std::max<int64_t>(size_bytes, 1));
-  return std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+void *allocate(int64_t size_bytes) {
+  void *data = nullptr;
+  shielded(nullptr, [&]() -> Status {
+    data = map_pages(size_bytes);
+    return TPFSDP_OK;
+  });
+  return data;
 }
 
 tpfsdp_status store_set(tpfsdp_backend_call *call, const char *key, const void *value, int64_t size_bytes) {
@@ -133,7 +137,7 @@ const tpfsdp_backend_services &backend_services() {
       log,
       set_error,
       allocate,
-      std::free,
+      unmap_pages,
       store_set,
       store_get,
       poll_interrupt,

@@ -140,7 +140,9 @@ void Group::count(const tpfsdp_backend_op &op, int64_t wire_bytes, int64_t start
   event.group = recorded_name_;
   event.operation = collective_name(op.kind);
   event.count = event.output_count = op.element_count;
-  if (recorder.is_on() && op.kind == TPFSDP_BACKEND_KIND_ALL_GATHER) {
+  const bool is_gather = op.kind == TPFSDP_BACKEND_KIND_ALL_GATHER || op.kind == TPFSDP_BACKEND_KIND_SHARED_GATHER ||
+                         op.kind == TPFSDP_BACKEND_KIND_MAPPED_GATHER;
+  if (recorder.is_on() && is_gather) {
     event.count = 0;
     for (int64_t i = 0; i < op.piece_count; ++i) event.count += op.pieces[i].rank == rank_ ? op.pieces[i].count : 0;
   } else if (recorder.is_on() && op.kind == TPFSDP_BACKEND_KIND_REDUCE_SCATTER) {

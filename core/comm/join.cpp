@@ -26,6 +26,9 @@ void check_options(const RankOptions &rank, int32_t world_size) {
   if (rank.event_capacity < 0)
     fail(TPFSDP_ERR_INVALID_ARGUMENT, "event_capacity is ", rank.event_capacity,
          "; it is 0 (none) or a number of events");
+  if (rank.memory_budget_bytes < 0)
+    fail(TPFSDP_ERR_INVALID_ARGUMENT, "memory_budget_bytes is ", rank.memory_budget_bytes,
+         "; it is 0 (no bound) or a number of bytes");
 }
 
 namespace {

@@ -31,6 +31,7 @@ struct RankOptions {
   int32_t progress_timeout_ms = 60000;
   int32_t join_timeout_ms = 300000;
   int32_t event_capacity = 0;
+  int64_t memory_budget_bytes = 0;  // 0: no bound
   Log log;
   Interrupt interrupt;
 };

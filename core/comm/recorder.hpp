@@ -53,6 +53,7 @@ struct Counters {
   int64_t gathered_bytes = 0;
   int64_t reduced_bytes = 0;
   int64_t wire_bytes = 0;
+  int64_t filled_bytes = 0;
   int64_t copies = 0;
   int64_t copied_bytes = 0;
   int64_t prefetch_hits = 0;

@@ -28,7 +28,9 @@ std::string line_of(const ParamGroup &unit, const ShardedParam &p) {
           shape_text(p.param->shape()), p.param->requires_grad() ? ", trainable" : ", frozen", ", registered ",
           p.param->place_count(), " time(s), reshard ", kReshard[static_cast<int>(unit.state.reshard_kind)]);
   if (unit.state.reshard_size > 0) append_text(line, unit.state.reshard_size);
-  if (unit.init_mode == InitMode::kVerify) append_text(line, cat(", values ", p.value_hash));
+  append_text(line, cat(", unshard mode ", mode_name(unit.mode.mode)));
+  const bool has_values = unit.state.unit.get() != nullptr;  // else it is being made
+  if (unit.init_mode == InitMode::kVerify && has_values) append_text(line, cat(", values ", p.value_hash));
   return line;
 }
 
@@ -44,55 +46,74 @@ std::vector<std::string> split_lines(const std::string &text) {
 
 }  // namespace
 
-DigestExchange::DigestExchange(const Root &root) {
-  for (const Ref<Group> &group : root.groups) {
-    auto entry = std::make_unique<Entry>();
-    entry->group = group;
-    std::string text;
-    for (const ParamGroup *unit : root.units) {
-      if (!(unit->group == group)) continue;
-      for (const ShardedParam &p : unit->params) {
-        entry->lines.push_back(line_of(*unit, p));
-        append_text(text, entry->lines.back());
-      }
+Digest::Digest(Ref<Group> group, const std::vector<const ParamGroup *> &units, UnshardMode wanted)
+    : group_(std::move(group)), all_(static_cast<size_t>(group_->size())) {
+  std::string text;
+  for (const ParamGroup *unit : units) {
+    for (const ShardedParam &p : unit->params) {
+      lines_.push_back(line_of(*unit, p));
+      append_text(text, lines_.back());
     }
-    entry->mine = {hash_text(text), entry->lines.size()};
-    entry->all.resize(static_cast<size_t>(2 * group->size()));
-    entries_.push_back(std::move(entry));
   }
-  for (const auto &entry : entries_) start(*entry);
+  mine_ = {hash_text(text), lines_.size(), static_cast<uint64_t>(wanted)};
+  constexpr int64_t kWords = sizeof(Offer) / sizeof(uint64_t);
+  const int64_t mine = kWords, all = kWords * group_->size();
+  work_ = all_gather(group_, view_of(&mine_, &mine, TPFSDP_DTYPE_U64), view_of(all_.data(), &all, TPFSDP_DTYPE_U64), {},
+                     true);
 }
 
-void DigestExchange::start(Entry &entry) {
-  const int64_t mine = 2, all = 2 * entry.group->size();
-  entry.work = all_gather(entry.group, view_of(entry.mine.data(), &mine, TPFSDP_DTYPE_U64),
-                          view_of(entry.all.data(), &all, TPFSDP_DTYPE_U64), {}, true);
-}
-
-Status DigestExchange::wait(bool may_wait) {
-  for (const auto &entry : entries_) {
-    if (entry->work && entry->work->wait(may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
-    entry->work = nullptr;
-    for (size_t i = 2; i < entry->all.size(); ++i) {
-      if (entry->all[i] != entry->all[i % 2]) explain(*entry);
-    }
+Status Digest::wait(bool may_wait) {
+  if (work_ && work_->wait(may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+  work_ = nullptr;
+  for (const Offer &offer : all_) {
+    if (offer.hash != mine_.hash || offer.line_count != mine_.line_count) explain();
   }
   return TPFSDP_OK;
 }
 
+UnshardMode Digest::agreed_mode() const {
+  uint64_t most = 0;
+  for (const Offer &offer : all_) most = std::max(most, offer.wanted);
+  return static_cast<UnshardMode>(most);
+}
+
+DigestExchange::DigestExchange(const Root &root, UnshardMode wanted) {
+  for (const Ref<Group> &group : root.groups) {
+    std::vector<const ParamGroup *> units;
+    for (const ParamGroup *unit : root.units) {
+      if (unit->group == group) units.push_back(unit);
+    }
+    digests_.push_back(std::make_unique<Digest>(group, units, wanted));
+  }
+}
+
+Status DigestExchange::wait(bool may_wait) {
+  for (const auto &digest : digests_) {
+    if (digest->wait(may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+  }
+  return TPFSDP_OK;
+}
+
+UnshardMode DigestExchange::agreed_mode(const Group &group) const {
+  for (const auto &digest : digests_) {
+    if (&digest->group() == &group) return digest->agreed_mode();
+  }
+  return UnshardMode::kPrivate;
+}
+
 // Every rank has seen the same unequal digests, so every rank comes here: the whole texts are gathered and compared.
-void DigestExchange::explain(const Entry &entry) const {
+void Digest::explain() const {
   std::string mine;
-  for (const std::string &line : entry.lines) append_text(mine, cat(line, "\n"));
-  const int64_t one = 1, world = entry.group->size();
+  for (const std::string &line : lines_) append_text(mine, cat(line, "\n"));
+  const int64_t one = 1, world = group_->size();
   int64_t length = static_cast<int64_t>(mine.size());
   std::vector<int64_t> lengths(static_cast<size_t>(world));
-  all_gather(entry.group, view_of(&length, &one, TPFSDP_DTYPE_I64), view_of(lengths.data(), &world, TPFSDP_DTYPE_I64),
+  all_gather(group_, view_of(&length, &one, TPFSDP_DTYPE_I64), view_of(lengths.data(), &world, TPFSDP_DTYPE_I64),
              {}, false);
   int64_t total = 0;
   for (const int64_t part : lengths) total += part;
   std::string all(static_cast<size_t>(total), '\0');
-  all_gather(entry.group, view_of(mine.data(), &length, TPFSDP_DTYPE_U8), view_of(all.data(), &total, TPFSDP_DTYPE_U8),
+  all_gather(group_, view_of(mine.data(), &length, TPFSDP_DTYPE_U8), view_of(all.data(), &total, TPFSDP_DTYPE_U8),
              lengths, false);
 
   std::vector<std::vector<std::string>> ranks;
@@ -108,16 +129,16 @@ void DigestExchange::explain(const Entry &entry) const {
     bool differs = false;
     for (size_t rank = 1; rank < ranks.size(); ++rank) differs = differs || of(rank) != of(0);
     if (!differs) continue;
-    std::string text = cat("ranks of group ", entry.group->name(), " start with different models");
+    std::string text = cat("ranks of group ", group_->name(), " start with different models");
     for (size_t rank = 0; rank < ranks.size(); ++rank) append_text(text, cat("; rank ", rank, " has ", of(rank)));
     ErrorDetail detail;
     detail.status = TPFSDP_ERR_MISMATCH;
-    detail.group = entry.group->name();
-    detail.origin = entry.group.get();
+    detail.group = group_->name();
+    detail.origin = group_.get();
     detail.message = cat(text, "; build the same model with the same values on every rank, or use init BROADCAST");
     throw Failure(std::move(detail));
   }
-  fail(TPFSDP_ERR_INTERNAL, "digests of group ", entry.group->name(),
+  fail(TPFSDP_ERR_INTERNAL, "digests of group ", group_->name(),
        " differ, but no parameter does; please report it");
 }
 

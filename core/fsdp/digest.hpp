@@ -6,8 +6,8 @@
 
 #include "comm/group.hpp"
 #include "comm/work.hpp"
+#include "fsdp/unshard_mode.hpp"
 
-#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,25 +16,46 @@ namespace tpfsdp {
 
 class Root;
 
-class DigestExchange {
- public:
-  explicit DigestExchange(const Root &root);
+class ParamGroup;
 
-  // OK when all ranks of all groups start alike, PENDING; throws MISMATCH on every rank alike.
+// Of the units of one group of several ranks.
+class Digest {
+ public:
+  // `wanted`: what this rank wants for units whose mode is left to the library.
+  Digest(Ref<Group> group, const std::vector<const ParamGroup *> &units, UnshardMode wanted);
+
+  const Group &group() const { return *group_; }
+  // OK when all ranks start alike, PENDING; throws MISMATCH on every rank alike.
   Status wait(bool may_wait);
+  // What any rank wanted most. Once wait was OK.
+  UnshardMode agreed_mode() const;
 
  private:
-  struct Entry {
-    Ref<Group> group;
-    std::vector<std::string> lines;  // one per parameter of the units of this group
-    std::array<uint64_t, 2> mine{};  // hash of the lines, their number
-    std::vector<uint64_t> all;
-    Ref<Work> work;
+  // All numbers: they are gathered as one array.
+  struct Offer {
+    uint64_t hash = 0;  // of the lines
+    uint64_t line_count = 0;
+    uint64_t wanted = 0;
   };
-  void start(Entry &entry);
-  [[noreturn]] void explain(const Entry &entry) const;
+  [[noreturn]] void explain() const;
 
-  std::vector<std::unique_ptr<Entry>> entries_;
+  Ref<Group> group_;
+  std::vector<std::string> lines_;  // one per parameter
+  Offer mine_;
+  std::vector<Offer> all_;
+  Ref<Work> work_;
+};
+
+class DigestExchange {
+ public:
+  DigestExchange(const Root &root, UnshardMode wanted);
+
+  // As of Digest, of all groups.
+  Status wait(bool may_wait);
+  UnshardMode agreed_mode(const Group &group) const;
+
+ private:
+  std::vector<std::unique_ptr<Digest>> digests_;
 };
 
 }  // namespace tpfsdp

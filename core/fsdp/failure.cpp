@@ -108,6 +108,9 @@ void Root::drop_step() noexcept {
   is_in_backward = false;
   end_phase = 0;
   exchange_ = nullptr;
+  // Memory that all ranks make together is there on all of them or is made anew by all.
+  if (std::any_of(slots.begin(), slots.end(), [](const Slot &slot) { return bool(slot.group); }))
+    plan_is_old_ = loses_slots_ = true;
   // Before the first step has ended on all ranks, which a reset makes sure of, one may have compared and another not.
   if (windows_opened == 0) stage_ = Stage::kNew;
 }

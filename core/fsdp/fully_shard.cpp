@@ -153,8 +153,8 @@ void fully_shard(const std::vector<Ref<Module>> &modules, Ref<Mesh> mesh,
     for (const Ref<Module> &module : modules) state->modules.push_back(module.get());
     set_reshard(*state, options, *mesh->group(0));
     if (!params.empty()) {
-      state->unit = make<ParamGroup>(*state, std::move(mesh), params, options.init, std::move(options.host_memory));
-      state->unit->name = state->name();  // until the root is settled
+      state->unit = make<ParamGroup>(*state, std::move(mesh), params, options.init, options.unshard_mode,
+                                     std::move(options.host_memory));
     }
     commit(state, managed_modules(roots));
   } catch (const Failure &failure) {

@@ -10,6 +10,7 @@ struct ShardOptions {
   ReshardKind reshard = ReshardKind::kAuto;
   int32_t reshard_size = 0;
   InitMode init = InitMode::kVerify;
+  UnshardMode unshard_mode = UnshardMode::kAuto;
   HostMemory host_memory;
   std::vector<const Param *> ignored;
 };

@@ -10,12 +10,6 @@ namespace tpfsdp {
 // Full, and no write window has been open since: an unshard would bring nothing new.
 bool has_fresh_values(const ParamGroup &unit);
 
-// A place of its own, which the plan did not foresee; it keeps it until the next plan. Counted.
-void give_own_slot(ParamGroup &unit);
-// A forward or backward of a unit that is full: where it is full is its place from now on. Throws STATE where an
-// earlier forward of this step saw it elsewhere.
-void settle_place(ParamGroup &unit);
-
 // Starts the gather of a unit that is neither full nor under way. `for_prefetch`: does nothing where that would cost
 // memory outside the plan.
 Status issue_gather(ParamGroup &unit, bool may_wait, bool for_prefetch);

@@ -4,6 +4,7 @@
 #include "base/hash.hpp"
 #include "comm/collectives.hpp"
 #include "device/kernels.hpp"
+#include "fsdp/digest.hpp"
 #include "fsdp/gather.hpp"
 #include "fsdp/root.hpp"
 #include "fsdp/state.hpp"
@@ -29,7 +30,7 @@ std::vector<ShardedParam> wrap(const std::vector<Ref<Param>> &managed) {
 }  // namespace
 
 ParamGroup::ParamGroup(State &owner, Ref<Mesh> shard_mesh, const std::vector<Ref<Param>> &managed, InitMode init,
-                       HostMemory memory)
+                       UnshardMode wish, HostMemory memory)
     : state(owner),
       mesh(std::move(shard_mesh)),
       group(mesh->group(0)),
@@ -37,8 +38,15 @@ ParamGroup::ParamGroup(State &owner, Ref<Mesh> shard_mesh, const std::vector<Ref
       layout(specs_of(params), group->size()),
       init_mode(init),
       host_memory(std::move(memory)),
+      mode(choose_mode(wish, *group, static_cast<bool>(host_memory), state.reshard_kind)),
       shard_places(layout.shard_places(group->rank())) {
-  shards = Region(*group, shard_places.size_bytes, nullptr);
+  name = state.name();  // until the root is settled
+  if (mode.mode == UnshardMode::kMapped) {
+    if (group->size() > 1) Digest(group, {this}, mode.mode).wait(true);  // before memory is made for unlike models
+    mapped.create(*group, layout.full_bytes, nullptr, true);
+  } else {
+    shards = Region(*group, shard_places.size_bytes, nullptr);
+  }
   for (size_t i = 0; i < params.size(); ++i) cut(params[i], i);
   shards_route = route_over_shards(group, layout);
   reduce_pieces.reserve(params.size());
@@ -80,7 +88,11 @@ void ParamGroup::cut(ShardedParam &sharded, size_t index) {
   Param &param = *sharded.param;
   const ParamLayout &at = layout.params[index];
   const RowRange rows = rows_of_rank(at.rows, group->size(), group->rank());
-  sharded.shard = shards.data() ? shards.data() + shard_places.offsets[index] : nullptr;
+  if (mapped) {
+    sharded.shard = own_part(mapped.data(), index);
+  } else if (shards.data()) {
+    sharded.shard = shards.data() + shard_places.offsets[index];
+  }
   sharded.local_shape = param.shape();
   sharded.local_shape.front() = rows.count();
   sharded.offsets.assign(param.shape().size(), 0);
@@ -134,6 +146,19 @@ void ParamGroup::lay_out() {
     copy_bytes(p.grad_shard, old, dtype_bytes(p.param->dtype(), p.local_elements()));
     p.param->show(Face::kGrad, p.grad_shard, p.local_shape);
   }
+}
+
+void ParamGroup::protect_shards(bool read_only) {
+  if (mapped) {
+    mapped.protect(read_only);
+  } else {
+    shards.protect(read_only);
+  }
+}
+
+std::byte *ParamGroup::own_part(std::byte *full_buffer, size_t index) const {
+  const ParamLayout &at = layout.params[index];
+  return full_buffer + at.full_offset + rows_of_rank(at.rows, group->size(), group->rank()).begin * at.row_bytes;
 }
 
 void ParamGroup::set_destination(std::byte *base) {

@@ -5,7 +5,9 @@
 
 #include "comm/mesh.hpp"
 #include "comm/region.hpp"
+#include "fsdp/full_memory.hpp"
 #include "fsdp/gather_route.hpp"
+#include "fsdp/unshard_mode.hpp"
 #include "module/module.hpp"
 
 #include <functional>
@@ -23,16 +25,6 @@ enum class ShardedState : int32_t { kSharded = 1, kShardedPostForward = 2, kUnsh
 enum class TrainingState : int32_t { kIdle = 1, kForward = 2, kPreBackward = 3, kPostBackward = 4 };
 enum class ReshardKind : int32_t { kAuto = 0, kAlways = 1, kNever = 2, kSize = 3 };
 enum class InitMode : int32_t { kVerify = 1, kTrust = 2, kBroadcast = 3 };
-
-// Memory for full parameters in the host's own allocations: acquire sets *data, release takes it back.
-using HostMemory = std::function<Status(bool acquire, Param &param, int64_t size_bytes, void **data)>;
-
-// A place for full parameters, shared by units that are never full together.
-struct Slot {
-  Buffer memory;
-  int32_t number = 0;
-  ParamGroup *holder = nullptr;
-};
 
 // A place for full gradients, which peers read: shared by units of a plan, or where one unit's add up without sync.
 struct GradSlot {
@@ -75,7 +67,7 @@ class ParamGroup final : public Object {
 
   // Cuts this rank's rows out of the full values. With kBroadcast those of rank 0 of the mesh, collectively.
   ParamGroup(State &owner, Ref<Mesh> shard_mesh, const std::vector<Ref<Param>> &managed, InitMode init,
-             HostMemory memory);
+             UnshardMode wish, HostMemory memory);
   ~ParamGroup() override;
 
   Kind kind() const override { return kKind; }
@@ -95,6 +87,11 @@ class ParamGroup final : public Object {
   void lay_out();
   // Full parameters from now on lie at `base` (LIBRARY), or at each parameter's own acquired memory (HOST).
   void set_destination(std::byte *base);
+  int64_t shard_bytes() const { return mapped ? mapped.part_bytes() : shards.size_bytes(); }
+  int64_t gather_wire_bytes() const { return mode.is_common() ? 0 : shards_route.wire_bytes; }
+  void protect_shards(bool read_only);
+  // Where this rank's part of a parameter lies in a full buffer.
+  std::byte *own_part(std::byte *full_buffer, size_t index) const;
 
   State &state;
   Ref<Mesh> mesh;
@@ -103,7 +100,9 @@ class ParamGroup final : public Object {
   ShardLayout layout;
   InitMode init_mode;
   HostMemory host_memory;  // empty: storage LIBRARY
+  ModeChoice mode;
   Region shards;
+  CommonRegion mapped;  // instead, in mode mapped: the full values, in which shards lie
   // Shared with tensors of gradients, which may outlive a plan.
   std::shared_ptr<Buffer> grad_shards = std::make_shared<Buffer>();
   ShardPlaces shard_places;
@@ -127,6 +126,7 @@ class ParamGroup final : public Object {
   ShardedState sharded_state = ShardedState::kSharded;
   TrainingState training_state = TrainingState::kIdle;
   bool is_posting = false;    // its submit has to come again
+  bool is_filled = false;     // this rank's part of common memory, for that submit
   bool is_gathering = false;  // posted, not waited for
   bool is_prefetch = false;   // that gather, or these full values, were asked for by nobody yet
   bool has_destination = false;

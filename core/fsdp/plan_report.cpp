@@ -32,10 +32,10 @@ void count_collectives(const ParamGroup &unit, PlanReport::Unit &out) {
   if (unit.group->size() == 1) return;
   const Switches &switches = unit.state.switches;
   out.gathers = 1;
-  out.gathered_bytes = unit.shards_route.wire_bytes;
+  out.gathered_bytes = unit.gather_wire_bytes();
   if (!unit.keeps() && switches.unshards_in_backward) {
     ++out.gathers;
-    out.gathered_bytes += (unit.part ? unit.part->route : unit.shards_route).wire_bytes;
+    out.gathered_bytes += unit.part ? unit.part->route.wire_bytes : unit.gather_wire_bytes();
   }
   for (size_t i = 0; i < unit.params.size(); ++i) {
     const ParamLayout &at = unit.layout.params[i];
@@ -54,8 +54,10 @@ PlanReport::Unit report_unit(const Root &root, const ParamGroup &unit) {
   out.reshard = reshard_text(unit);
   out.slot = number_of(root.slots, unit.slot);
   out.grad_slot = number_of(root.grad_slots, unit.grad_slot);
+  out.unshard_mode = mode_name(unit.mode.mode);
+  out.unshard_reason = unit.mode.reason;
   out.is_host_memory = static_cast<bool>(unit.host_memory);
-  out.shard_bytes = unit.shards.size_bytes();
+  out.shard_bytes = unit.shard_bytes();
   out.full_bytes = unit.layout.full_bytes;
   out.padding_bytes = unit.layout.full_bytes - unit.layout.logical_bytes;
   out.grad_bytes = unit.layout.grad_bytes;
@@ -97,7 +99,7 @@ PlanReport report_plan(const Root &root) {
   PlanReport report;
   report.rank = root.context->rank().rank();
   for (const ParamGroup *unit : root.units) report.units.push_back(report_unit(root, *unit));
-  for (const Slot &slot : root.slots) report.slot_bytes.push_back(slot.memory.size_bytes());
+  for (const Slot &slot : root.slots) report.slot_bytes.push_back(slot.held_bytes());
   for (const GradSlot &slot : root.grad_slots) report.grad_slot_bytes.push_back(slot.memory.size_bytes());
   const MemoryReport memory = root.memory_report();
   report.shard_bytes = memory.shard_bytes;

@@ -22,6 +22,8 @@ struct PlanReport {
     std::string group;
     int32_t ranks = 1;
     std::string reshard;  // "always", "never", "to size 2", and for the root "automatic: never"
+    std::string unshard_mode;  // "private", "shared", "mapped"
+    std::string unshard_reason;
     int32_t slot = -1;    // -1: nothing to hold, or the host's memory
     int32_t grad_slot = -1;
     bool is_host_memory = false;

@@ -28,6 +28,8 @@ Json json_of(const PlanReport::Unit &unit) {
           {"group", unit.group},
           {"ranks", unit.ranks},
           {"reshard_after_forward", unit.reshard},
+          {"unshard_mode", unit.unshard_mode},
+          {"unshard_reason", unit.unshard_reason},
           {"slot", unit.slot},
           {"grad_slot", unit.grad_slot},
           {"storage", unit.is_host_memory ? "host" : "library"},
@@ -55,14 +57,14 @@ std::string slot_text(const PlanReport::Unit &unit) {
 }
 
 Rows unit_rows(const PlanReport &report) {
-  Rows rows{{"unit", "ranks", "reshard", "slot", "gradient slot", "shard", "full", "padding", "gathers", "reductions",
+  Rows rows{{"unit", "ranks", "reshard", "mode", "slot", "gradient slot", "shard", "full", "padding", "gathers", "reductions",
              "received"}};
   for (const PlanReport::Unit &unit : report.units)
-    rows.push_back({unit.name, std::to_string(unit.ranks), unit.reshard, slot_text(unit),
+    rows.push_back({unit.name, std::to_string(unit.ranks), unit.reshard, unit.unshard_mode, slot_text(unit),
                     unit.grad_slot < 0 ? "-" : std::to_string(unit.grad_slot), number(unit.shard_bytes),
                     number(unit.full_bytes), number(unit.padding_bytes), std::to_string(unit.gathers),
                     std::to_string(unit.reductions), number(unit.gathered_bytes + unit.reduced_bytes)});
-  rows.push_back({"all", "", "", "", "", number(report.shard_bytes), "", "", std::to_string(report.gathers()),
+  rows.push_back({"all", "", "", "", "", "", number(report.shard_bytes), "", "", std::to_string(report.gathers()),
                   std::to_string(report.reductions()), number(report.received_bytes())});
   return rows;
 }

@@ -92,6 +92,10 @@ void reduce_alone(ParamGroup &unit, const Part &part) {
 
 void show_gradients(ParamGroup &unit) {
   unit.is_reducing = false;
+  // A callback may write its shard. Who has posted its reduction has resharded before, so this does not wait.
+  const bool may_write =
+      std::any_of(unit.params.begin(), unit.params.end(), [](const ShardedParam &p) { return bool(p.grad_reduced); });
+  if (unit.mapped && may_write) unit.mapped.wait_released(true);
   for (ShardedParam &p : unit.params) {
     if (!p.is_reducing) continue;
     p.is_reducing = false;

@@ -67,7 +67,7 @@ void settle(Module &module) {
     throw;
   }
   for (State *state : root->states) state->root = root;
-  for (const ParamGroup *unit : root->units) root->account.add(unit->shards.size_bytes());
+  for (const ParamGroup *unit : root->units) root->account.add(unit->shard_bytes());
 }
 
 // The outermost sharded module on the way up; null: none.
@@ -119,22 +119,23 @@ const Root &settled_root(Module &module, const char *call) {
 
 Status Root::prepare(bool may_wait) {
   if (plan_may_improve_ && is_between_steps()) plan_is_old_ = true;
-  if (stage_ == Stage::kReady && !plan_is_old_) return TPFSDP_OK;
+  if (stage_ == Stage::kReady && !plan_is_old_ && !misses_slots_) return TPFSDP_OK;
   return step([&]() -> Status {
     if (stage_ == Stage::kNew) {
       check_units();
       name_units();
-      exchange_ = std::make_unique<DigestExchange>(*this);
+      exchange_ = std::make_unique<DigestExchange>(*this, wanted_mode());
       stage_ = Stage::kComparing;
     }
     if (stage_ == Stage::kComparing) {
       if (exchange_->wait(may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+      settle_modes();
       exchange_ = nullptr;
       stage_ = Stage::kReady;
     }
     if (make_post_forward_groups(*this, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
     if (plan_is_old_) make_plan();
-    return TPFSDP_OK;
+    return make_common_slots(may_wait);
   });
 }
 
@@ -159,7 +160,7 @@ void Root::forget(State &state) noexcept {
       unit->group->give_up();
     drop_full_parameters(*unit);
     if (unit->held_grad_slot) unit->held_grad_slot->holder = nullptr;
-    account.subtract(unit->shards.size_bytes() + unit->grad_shards->size_bytes());
+    account.subtract(unit->shard_bytes() + unit->grad_shards->size_bytes());
     std::erase(units, unit);
     std::erase(reductions, unit);
     for (PastForward &past : post_forward_order) {
@@ -200,81 +201,6 @@ void Root::name_units() {
     unit->event_name = rank.recorder().intern(unit->name);
     if (unit->number < 0) unit->number = rank.name_unit(unit->name);
   }
-}
-
-void Root::make_plan() {
-  check_units();  // again: what is trainable may have changed
-  std::vector<PlannedUnit> full(units.size()), gradients(units.size());
-  for (size_t i = 0; i < units.size(); ++i) {
-    ParamGroup &unit = *units[i];
-    reshard(unit);
-    if (unit.is_full() || unit.held_grad_slot)
-      fail(TPFSDP_ERR_STATE, "unit ", unit.name,
-           " is in use, so memory cannot be planned anew after parameters were frozen or unfrozen, or switches "
-           "changed: close scopes and release views first");
-    unit.lay_out();
-    lay_out_part(unit);
-    std::string names;
-    for (const ShardedParam &p : unit.params) {
-      if (p.param->requires_grad()) append_text(names, cat(names.empty() ? "" : ",", p.param->full_name()));
-    }
-    unit.reduce_detail = recorder().intern(names);
-    const auto at = static_cast<size_t>(std::find(states.begin(), states.end(), &unit.state) - states.begin());
-    const auto pool = std::find(groups.begin(), groups.end(), unit.group) - groups.begin();
-    const bool spans = unit.state.modules.size() > 1;  // others run between its modules, while it is full
-    const bool keeps = unit.keeps() || unit.state.has_kept_after_backward || spans;
-    full[i] = {unit.host_memory ? 0 : unit.layout.full_bytes, keeps, depths[at], 0};
-    gradients[i] = {unit.layout.grad_bytes, spans, depths[at], static_cast<int32_t>(pool)};
-  }
-  const SlotPlan full_plan = plan_slots(full, prefetched_together(*this, post_order(full))),
-                 grad_plan = plan_slots(gradients);
-
-  for (ParamGroup *unit : units) {
-    unit->slot = unit->spare = nullptr;
-    unit->grad_slot = nullptr;
-  }
-  slots.clear();
-  grad_slots.clear();
-  for (const int64_t bytes : full_plan.slot_bytes) {
-    Slot &slot = slots.emplace_back();
-    slot.number = static_cast<int32_t>(slots.size()) - 1;
-    slot.memory = Buffer(bytes, &account);
-  }
-  grad_slots.resize(grad_plan.slot_bytes.size());
-  for (size_t i = 0; i < units.size(); ++i) {
-    if (const int32_t slot = full_plan.slot_of_unit[i]; slot >= 0) units[i]->slot = &slots[static_cast<size_t>(slot)];
-    const int32_t number = grad_plan.slot_of_unit[i];
-    if (number < 0) continue;
-    GradSlot &slot = grad_slots[static_cast<size_t>(number)];
-    if (!slot.memory.data())
-      slot.memory = Region(*units[i]->group, grad_plan.slot_bytes[static_cast<size_t>(number)], &account);
-    units[i]->grad_slot = &slot;
-  }
-  planned_slots = static_cast<int32_t>(slots.size());
-  planned_grad_slots = static_cast<int32_t>(grad_slots.size());
-  planned_bytes = full_plan.total_bytes() + grad_plan.total_bytes();
-  for (const ParamGroup *unit : units) {
-    planned_bytes += unit->shards.size_bytes() + unit->grad_shards->size_bytes();
-    if (unit->part) planned_bytes += unit->part->memory.size_bytes();
-  }
-  recorder().counters.allocations += planned_slots + planned_grad_slots + static_cast<int64_t>(units.size());
-  plan_is_old_ = plan_may_improve_ = false;
-}
-
-MemoryReport Root::memory_report() const {
-  MemoryReport report;
-  report.spare_slots =
-      static_cast<int32_t>(slots.size()) - planned_slots + static_cast<int32_t>(grad_slots.size()) - planned_grad_slots;
-  for (const ParamGroup *unit : units) {
-    report.shard_bytes += unit->shards.size_bytes();
-    report.grad_shard_bytes += unit->grad_shards->size_bytes();
-    report.grad_slot_bytes += unit->second_gradient.size_bytes();
-    report.accumulator_bytes += unit->accumulator.memory.size_bytes();
-    if (unit->part) report.part_bytes += unit->part->memory.size_bytes();
-  }
-  for (const Slot &slot : slots) report.slot_bytes += slot.memory.size_bytes();
-  for (const GradSlot &slot : grad_slots) report.grad_slot_bytes += slot.memory.size_bytes();
-  return report;
 }
 
 }  // namespace tpfsdp

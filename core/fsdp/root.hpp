@@ -120,14 +120,32 @@ class Root {
  private:
   enum class Stage { kNew, kComparing, kReady };
 
+  struct Plan {
+    SlotPlan full;
+    SlotPlan gradients;
+  };
+
   void check_units() const;
   void name_units();
-  void make_plan();
   void drop_step() noexcept;
+
+  // ---- memory_plan.cpp ----
+
+  Plan plan() const;
+  int64_t bytes_of(const Plan &plan) const;         // with all else that the tree holds on this rank
+  Group *group_of_pool(int32_t pool) const;         // null: slots of this rank alone
+  UnshardMode wanted_mode();                        // by this rank, of units that leave it to the library
+  void settle_modes();                              // of those units, when all ranks have said what they want
+  void make_plan();
+  void make_slots(const SlotPlan &plan);
+  Status make_common_slots(bool may_wait);          // collective
 
   Stage stage_ = Stage::kNew;
   bool plan_is_old_ = true;
   bool plan_may_improve_ = false;
+  bool misses_slots_ = false;   // of the plan, that all ranks make together
+  bool loses_slots_ = false;    // at the next plan, whatever it is
+  int64_t budgeted_bytes_ = 0;  // what this rank would hold with private copies, where a budget asks
   bool has_failed_ = false;
   bool has_posted_reset_ = false;
   std::vector<Ref<Group>> groups_to_reset_;  // of a reset that is under way

@@ -13,7 +13,7 @@ namespace {
 
 void protect_shards(Root &root, bool read_only) {
   if (!debug_switches().read_only) return;
-  for (ParamGroup *unit : root.units) unit->shards.protect(read_only);
+  for (ParamGroup *unit : root.units) unit->protect_shards(read_only);
 }
 
 void record(Root &root, const char *operation) {
@@ -46,6 +46,24 @@ void refuse_pins(const Root &root) {
          "; release the views of their full parameters first");
 }
 
+// What other ranks compute on: a unit that stays full would change under them.
+void refuse_common(const Root &root, const char *when, bool also_shared) {
+  const std::string full = names_of(root, [&](const ParamGroup &unit) {
+    return unit.is_full() && (unit.mapped || (also_shared && unit.mode.is_common()));
+  });
+  if (!full.empty())
+    fail(TPFSDP_ERR_STATE, "unit(s) ", full, " are full ", when,
+         ", in mode shared or mapped, where a host has one copy: reshard them first, or close their scopes; between "
+         "several backwards set_is_last_backward(false) keeps them");
+}
+
+// Mapped shards are what peers compute on, until they have resharded.
+void wait_mapped_released(Root &root) {
+  for (ParamGroup *unit : root.units) {
+    if (unit->mapped) unit->mapped.wait_released(true);
+  }
+}
+
 Status complete_all(Root &root, bool may_wait) {
   for (const Ref<Group> &group : root.groups) {
     const int64_t last = group->sequence();
@@ -76,6 +94,7 @@ Status open_window_after_backward(Root &root, bool may_wait) {
         fail(TPFSDP_ERR_STATE, "a gather is under way at the end of backward: unit(s) ", pending,
              "; wait for their unshard first");
       refuse_pins(root);
+      refuse_common(root, "at the end of a last backward", true);
       for (const Ref<Group> &group : root.groups) {
         if (group->has_told_failure())
           fail(TPFSDP_ERR_STATE, "a collective on group ", group->name(),
@@ -114,9 +133,11 @@ void begin_write(Root &root) {
          " of this tree has not ended");
 #endif
   refuse_pins(root);
+  refuse_common(root, "where a write window is to open", false);
   try {
     complete_all(root, true);
     for (const Ref<Group> &group : root.groups) group->wait_read(group->sequence(), true);
+    wait_mapped_released(root);
   } catch (const Failure &failure) {
     if (failure.status() != TPFSDP_ERR_CANCELLED)
       root.failed(failure);  // nothing is under way here: asked again, it waits again
@@ -148,13 +169,13 @@ void replace_shard(ParamGroup &unit, size_t index, const Tensor &values) {
 }
 
 ShardWrite::ShardWrite(ParamGroup &unit) : unit_(unit) {
-  if (debug_switches().read_only) unit_.shards.protect(false);
+  if (debug_switches().read_only) unit_.protect_shards(false);
 }
 
 ShardWrite::~ShardWrite() {
   if (!debug_switches().read_only || !unit_.state.root || unit_.root().window != Window::kClosed) return;
   try {
-    unit_.shards.protect(true);
+    unit_.protect_shards(true);
   } catch (const Failure &) {
     // The shards stay writable: only a debug check is lost.
   }

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <new>
 #include <utility>
@@ -26,8 +27,8 @@ void touch(std::byte *data, size_t size) {
   for (size_t at = 0; at < size; at += page_bytes()) *static_cast<volatile std::byte *>(data + at) = std::byte{0};
 }
 
-// Whole pages, each present. Large memory starts at a huge page, so that all of it can lie in such.
-std::byte *map_pages(size_t size) {
+// Large memory starts at a huge page, so that all of it can lie in such.
+std::byte *map_whole_pages(size_t size) {
   const size_t slack = size >= kHugePage ? kHugePage : 0;
   if (size > SIZE_MAX - slack) throw std::bad_alloc();
   void *mapped = mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -57,9 +58,15 @@ size_t mapped_bytes(int64_t size_bytes) {
 
 }  // namespace
 
+void *map_pages(int64_t size_bytes) { return map_whole_pages(mapped_bytes(std::max<int64_t>(size_bytes, 1))); }
+
+void unmap_pages(void *data, int64_t size_bytes) noexcept {
+  munmap(data, mapped_bytes(std::max<int64_t>(size_bytes, 1)));
+}
+
 Buffer::Buffer(int64_t size_bytes, MemoryAccount *account) : account_(account) {
   if (size_bytes < 0) fail(TPFSDP_ERR_INTERNAL, "a buffer of ", size_bytes, " bytes was asked for; please report it");
-  if (size_bytes > 0) data_ = map_pages(mapped_bytes(size_bytes));
+  if (size_bytes > 0) data_ = static_cast<std::byte *>(map_pages(size_bytes));
   size_bytes_ = size_bytes;
   if (account_) account_->add(size_bytes_);
 }
@@ -82,7 +89,7 @@ Buffer &Buffer::operator=(Buffer &&other) noexcept {
 Buffer::~Buffer() { free(); }
 
 void Buffer::free() noexcept {
-  if (data_) munmap(data_, mapped_bytes(size_bytes_));
+  if (data_) unmap_pages(data_, size_bytes_);
   if (account_) account_->subtract(size_bytes_);
   data_ = nullptr;
   size_bytes_ = 0;

@@ -32,6 +32,10 @@ class MemoryAccount {
   int64_t peak_ = 0;
 };
 
+// Whole pages, zero-filled and present, huge ones where they help. Throws bad_alloc.
+void *map_pages(int64_t size_bytes);
+void unmap_pages(void *data, int64_t size_bytes) noexcept;
+
 // Private memory, zero-filled, faulted in when it is made (huge pages where they help), so that no steady-state step
 // faults. Entered in an account for its life.
 class Buffer {

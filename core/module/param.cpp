@@ -50,9 +50,9 @@ void Param::remove_place(Module *module, const std::string &name) noexcept {
   if (places_.empty()) HandleTable::set_gate(this);
 }
 
-void Param::show(Face face, void *data, const Shape &shape, bool anew) {
+void Param::show(Face face, void *data, const Shape &shape, Showing how) {
   tpfsdp_view &view = views_[index(face)];
-  if (anew || view.data != data || view.epoch == 0) ++view.epoch;
+  if (how.is_anew || view.data != data || view.epoch == 0) ++view.epoch;
   view.size_bytes = dtype_bytes(dtype_, element_count(shape));
   view.data = view.size_bytes > 0 ? data : nullptr;
   view.shape = shape.empty() ? nullptr : shape.data();
@@ -61,7 +61,7 @@ void Param::show(Face face, void *data, const Shape &shape, bool anew) {
   view.dtype = dtype_;
   view.device_type = TPFSDP_DEVICE_CPU;
   view.device_id = 0;
-  view.read_only = 0;
+  view.read_only = how.is_read_only ? 1 : 0;
 }
 
 void Param::set_values(Ref<Tensor> values) {

@@ -46,8 +46,13 @@ class Param final : public Object {
 
   const tpfsdp_view &view(Face face) const { return views_[index(face)]; }
   bool has(Face face) const { return views_[index(face)].dtype != 0; }
-  // The shape is borrowed for as long as the face is shown. `anew`: other memory, even where the address is the same.
-  void show(Face face, void *data, const Shape &shape, bool anew = false);
+  struct Showing {
+    bool is_anew = false;  // other memory, even where the address is the same
+    bool is_read_only = false;
+  };
+  // The shape is borrowed for as long as the face is shown.
+  void show(Face face, void *data, const Shape &shape, Showing how);
+  void show(Face face, void *data, const Shape &shape) { show(face, data, shape, {}); }
   void hide(Face face) { views_[index(face)].dtype = 0; }
 
   const Ref<Tensor> &values() const { return values_; }  // of the host, before sharding

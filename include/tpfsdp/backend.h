@@ -107,7 +107,8 @@ typedef struct tpfsdp_backend_op {
                                      REDUCE_SCATTER */
   uint64_t counts_hash;         /**< of the vector of all parts of all ranks */
   int64_t counts_length;        /**< entries of that vector */
-  TPFSDP_NULLABLE const tpfsdp_backend_piece *pieces; /**< ALL_GATHER, REDUCE_SCATTER: unchanged until complete */
+  TPFSDP_NULLABLE const tpfsdp_backend_piece *pieces; /**< ALL_GATHER, REDUCE_SCATTER: unchanged until complete;
+                                                           of other gathers they only say what each rank's part is */
   int64_t piece_count;
 } tpfsdp_backend_op;
 
@@ -142,8 +143,9 @@ typedef struct tpfsdp_backend_services {
   /* rank: the one at fault in the comm, -1 unknown; sequence -1 unknown. */
   void (*set_error)(tpfsdp_backend_call *call, tpfsdp_status status, int32_t rank, int64_t sequence,
                     const char *message);
-  void *(*allocate)(int64_t size_bytes, int64_t alignment_bytes);
-  void (*deallocate)(void *data);
+  /* Pages of their own, zero-filled and present; NULL: there is no memory. */
+  void *(*allocate)(int64_t size_bytes);
+  void (*deallocate)(void *data, int64_t size_bytes);
   /* The store of the ranks of the comm being made; get waits until the key is there, TIMEOUT past the deadline. */
   tpfsdp_status (*store_set)(tpfsdp_backend_call *call, const char *key, const void *value, int64_t size_bytes);
   tpfsdp_status (*store_get)(tpfsdp_backend_call *call, const char *key, void *value, int64_t size_bytes,

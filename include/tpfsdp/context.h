@@ -109,6 +109,8 @@ typedef struct tpfsdp_context_options {
   int32_t join_timeout_ms;                   /**< until all ranks have joined; 0: 300000; -1: no limit */
   tpfsdp_log_level log_level;                /**< lowest level that `log` receives */
   int32_t event_capacity;                    /**< events kept for trace.h, allocated here; 0: none, counters only */
+  int64_t memory_budget_bytes;               /**< of this rank and tree, for units whose unshard mode is AUTO
+                                                  (fully_shard.h); 0: no bound */
   TPFSDP_NULLABLE const char *backend;       /**< "threads", "shm"; NULL: the best that can run here */
   TPFSDP_NULLABLE const char *store;         /**< where ranks meet: "local:NAME" (threads of one process), "file:DIR"
                                                   (a directory that is new for each job, and private to the user),

@@ -28,6 +28,22 @@ typedef struct tpfsdp_reshard {
 } tpfsdp_reshard;
 
 /**
+ * How full parameters come to be. The host sees pointers in any mode; views of full values are read-only in SHARED and
+ * MAPPED, where other ranks read the same memory. unit.h tells the mode in force, and why. A unit that is still full when
+ * a last backward ends goes stale in PRIVATE and is STATE in the others.
+ */
+typedef int32_t tpfsdp_unshard_mode;
+enum {
+  TPFSDP_UNSHARD_UNKNOWN = -1,
+  TPFSDP_UNSHARD_AUTO = 0,    /**< PRIVATE, or SHARED if that would not fit tpfsdp_context_options.memory_budget_bytes on
+                                   every rank; decided at the first step */
+  TPFSDP_UNSHARD_PRIVATE = 1, /**< a copy per rank, read from the shards of all */
+  TPFSDP_UNSHARD_SHARED = 2,  /**< a copy per host, of which each rank writes its part */
+  TPFSDP_UNSHARD_MAPPED = 3   /**< no copy: the shards of all ranks lie in order in memory that all have mapped, and an
+                                   unshard moves nothing. Shards are aligned for their elements only */
+};
+
+/**
  * How ranks make sure that they start with the same values. Names, shapes, dtypes, ties and policies are always
  * compared.
  */
@@ -47,6 +63,9 @@ typedef struct tpfsdp_fully_shard_options {
   uint32_t struct_size;
   tpfsdp_init_mode init;
   tpfsdp_reshard reshard_after_forward;
+  tpfsdp_unshard_mode unshard_mode;  /**< with storage HOST, reshard SIZE or a backend that has no such memory it is
+                                          PRIVATE */
+  int32_t reserved;
   TPFSDP_NULLABLE const tpfsdp_memory_callback *host_memory; /**< storage HOST: full parameters live there; NULL:
                                                                   storage LIBRARY */
   TPFSDP_NULLABLE tpfsdp_param *const *ignored_params; /**< never touched: not cut, moved or reduced */
@@ -57,8 +76,8 @@ typedef struct tpfsdp_fully_shard_options {
  * Makes the parameters below @p modules (borrowed) that are in no unit yet one unit, cut by rows (dimension 0) over the
  * 1-D @p mesh (shared); NULL: the context's default group. Shards may be uneven and empty. On failure no module has
  * changed, and the mesh is told.
- * Collective: mesh, if init is BROADCAST; else every rank only makes the same calls in the same order. Errors: STATE
- * (sharded already), UNSUPPORTED. PyTorch: fully_shard. Since: 0.1.
+ * Collective: mesh, if init is BROADCAST or unshard_mode MAPPED; else every rank only makes the same calls in the same
+ * order. Errors: STATE (sharded already), UNSUPPORTED. PyTorch: fully_shard. Since: 0.1.
  */
 TPFSDP_API TPFSDP_CHECK_RESULT tpfsdp_status
 tpfsdp_fully_shard(tpfsdp_module *const *modules, int64_t module_count, TPFSDP_NULLABLE tpfsdp_mesh *mesh,

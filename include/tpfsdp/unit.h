@@ -4,6 +4,7 @@
 #define TPFSDP_UNIT_H
 
 #include <tpfsdp/base.h>
+#include <tpfsdp/fully_shard.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -50,17 +51,18 @@ typedef struct tpfsdp_unit_info {
   tpfsdp_storage storage;
   int32_t pin_count;
   int32_t slot;                     /**< units with the same number share memory */
-  int32_t reserved;
+  tpfsdp_unshard_mode unshard_mode; /**< the one in force; AUTO: not decided before the first step */
   int64_t shard_bytes;              /**< of this rank, in shards */
   int64_t full_bytes;               /**< gathered, alignment included */
   int64_t logical_bytes;            /**< gathered, without alignment and padding */
-  int64_t wire_bytes;               /**< what one gather brings to this rank */
+  int64_t wire_bytes;               /**< what one gather brings to this rank; 0 in SHARED and MAPPED */
   int64_t grad_bytes;               /**< one full gradient, alignment included */
   int64_t version;                  /**< counts the write windows that were closed */
   int64_t unshards;                 /**< gathers that were started */
   int64_t deferred_reshards;        /**< put off to an unpin */
   tpfsdp_mesh *mesh;
   tpfsdp_module *module;
+  const char *unshard_reason;       /**< why unshard_mode is what it is */
   const char *name;                 /**< "layers.3", or "norm, output" for several modules */
 } tpfsdp_unit_info;
 

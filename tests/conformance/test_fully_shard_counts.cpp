@@ -23,6 +23,10 @@ class Counts : public testing::TestWithParam<Expected> {};
 TEST_P(Counts, fully_shard_communication_count) {
   const Expected expected = GetParam();
   on_ranks(2, [&](tpfsdp_context *context, int32_t rank) {
+    // What a gather brings: a peer's rows, or with one copy for all nothing but this rank's own, written once.
+    const tpfsdp_unshard_mode mode = api::unshard_mode_of_suite();
+    const int64_t moved = mode == TPFSDP_UNSHARD_AUTO ? own_bytes(1 - rank) : 0;
+    const int64_t filled = mode == TPFSDP_UNSHARD_SHARED ? own_bytes(rank) : 0;
     chain::Chain model(context, rank, {.blocks = 3, .reshard = expected.blocks, .root_reshard = expected.root});
     API(tpfsdp_root_prepare, model.root());
     take_counters(context);
@@ -31,7 +35,8 @@ TEST_P(Counts, fully_shard_communication_count) {
       const tpfsdp_counters forward = take_counters(context);
       EXPECT_EQ(forward.all_gathers, 4);
       EXPECT_EQ(forward.gathered_bytes, 4 * kUnitBytes);
-      EXPECT_EQ(forward.wire_bytes, 4 * own_bytes(1 - rank));
+      EXPECT_EQ(forward.wire_bytes, 4 * moved);
+      EXPECT_EQ(forward.filled_bytes, 4 * filled);
       EXPECT_EQ(forward.reduce_scatters + forward.all_reduces + forward.other_collectives, 0);
       EXPECT_EQ(forward.prefetch_hits + forward.prefetch_misses, 0);
 
@@ -43,7 +48,8 @@ TEST_P(Counts, fully_shard_communication_count) {
       EXPECT_EQ(backward.all_reduces + backward.other_collectives, 0);
       EXPECT_EQ(backward.gathered_bytes, expected.backward_gathers * kUnitBytes);
       EXPECT_EQ(backward.reduced_bytes, 4 * kUnitBytes);
-      EXPECT_EQ(backward.wire_bytes, expected.backward_gathers * own_bytes(1 - rank) + 4 * own_bytes(rank));
+      EXPECT_EQ(backward.wire_bytes, expected.backward_gathers * moved + 4 * own_bytes(rank));
+      EXPECT_EQ(backward.filled_bytes, expected.backward_gathers * filled);
       EXPECT_EQ(backward.prefetch_hits, expected.hits);
       EXPECT_EQ(backward.prefetch_misses, expected.misses);
       EXPECT_EQ(forward.copies + backward.copies, 0);
@@ -53,7 +59,7 @@ TEST_P(Counts, fully_shard_communication_count) {
       model.sgd();
       EXPECT_EQ(take_counters(context).all_gathers, 0);
     }
-    EXPECT_EQ(api::unit_info(model.block(1)).wire_bytes, own_bytes(1 - rank));
+    EXPECT_EQ(api::unit_info(model.block(1)).wire_bytes, moved);
     EXPECT_EQ(api::unit_info(model.block(1)).logical_bytes, kUnitBytes);
     EXPECT_EQ(api::unit_info(model.block(1)).unshards, expected.backward_gathers == 0 ? 3 : 6);
   });
@@ -88,7 +94,7 @@ TEST(CountsOnce, world_size_1) {
 
 TEST(CountsOnce, TheStartComparesOnceAndTheMemoryIsWhatTheFormulaSays) {
   on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
-    chain::Chain model(context, rank, {.blocks = 12});
+    chain::Chain model(context, rank, {.blocks = 12, .options = api::privately()});
     take_counters(context);
     API(tpfsdp_root_prepare, model.root());
     EXPECT_EQ(take_counters(context).all_gathers, 1);

@@ -37,7 +37,7 @@ struct Model {
 
   api::Tree tree;
   tpfsdp_module *a;
-  tpfsdp_fully_shard_options options = TPFSDP_INIT(tpfsdp_fully_shard_options);
+  tpfsdp_fully_shard_options options = api::privately();
 
  private:
   int32_t rank_;

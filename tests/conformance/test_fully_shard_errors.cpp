@@ -309,7 +309,7 @@ TEST(FullyShardErrors, AMistakeOfOneRankIsToldToTheMesh) {
   on_ranks(3, [](tpfsdp_context *context, int32_t rank) {
     chain::Chain model(context, rank, {.blocks = 1, .is_sharded = false});
     if (rank == 1) model.tree.param<float>(model.block(0), "scale", TPFSDP_DTYPE_F32, {}, {3});
-    const auto shard = [&] { model.tree.shard({model.block(0)}); };
+    const auto shard = [&] { model.tree.shard({model.block(0)}, TPFSDP_RESHARD_AUTO, api::privately()); };
     if (rank == 1) {
       const api::Error error = caught(shard);
       EXPECT_EQ(error.rank, 1);
@@ -319,7 +319,7 @@ TEST(FullyShardErrors, AMistakeOfOneRankIsToldToTheMesh) {
     } else {
       shard();
     }
-    model.tree.shard({model.root()});
+    model.tree.shard({model.root()}, TPFSDP_RESHARD_AUTO, api::privately());
     if (rank != 1) {
       const api::Error error = caught([&] { API(tpfsdp_root_prepare, model.root()); });
       EXPECT_EQ(error.status, TPFSDP_ERR_REMOTE);

@@ -34,7 +34,7 @@ TEST(Gradients, B058_FrozenParametersCostNoGradientMemory) {
 
 TEST(Gradients, B057_FrozenUnitsAreFreedAsBackwardGoes) {
   on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
-    chain::Chain model(context, rank, {.blocks = 10});
+    chain::Chain model(context, rank, {.blocks = 10, .options = api::privately()});
     API(tpfsdp_module_set_requires_grad, model.root(), 0);
     model.forward(0);
     for (size_t block = 10; block-- > 0;) {

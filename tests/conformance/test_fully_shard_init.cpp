@@ -220,7 +220,7 @@ TEST(Init, non_float_params) {
     tpfsdp_param *w = tree.param(tree.root, "w", TPFSDP_DTYPE_F32, {5, 3}, counting(15));
     tpfsdp_param *table = tree.param<int64_t>(tree.root, "table", TPFSDP_DTYPE_I64, {3}, {5, -6, INT64_MAX}, false);
     tpfsdp_param *bytes = tree.param<uint8_t>(tree.root, "bytes", TPFSDP_DTYPE_U8, {3}, {1, 200, 255}, false);
-    tree.shard({tree.root});
+    tree.shard({tree.root}, TPFSDP_RESHARD_AUTO, api::privately());
     API(tpfsdp_root_prepare, tree.root);
     chain::take_counters(context);
     API(tpfsdp_module_pre_forward, tree.root);

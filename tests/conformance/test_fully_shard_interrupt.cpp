@@ -136,7 +136,7 @@ TEST(InterruptOf, TheWindowPostsNothingAndTheCallIsMadeAgain) {
 TEST(InterruptOf, BeginWritePostsNothingAndTheCallIsMadeAgain) {
   Meeting meeting(2);
   on_ranks(2, [&](tpfsdp_context *context, int32_t rank) {
-    chain::Chain model(context, rank);
+    chain::Chain model(context, rank, {.options = api::privately()});
     model.step(0);
     tpfsdp_work *work = nullptr;
     API(tpfsdp_fsdp_module_unshard, model.block(0), &work);

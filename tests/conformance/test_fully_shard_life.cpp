@@ -111,7 +111,7 @@ TEST(Life, APartOfATreeWhoseRootWasReleasedSaysSo) {
 TEST(Busy, ASecondThreadIsTurnedAway) {
   chain::Meeting meeting(2);
   on_ranks(2, [&](tpfsdp_context *context, int32_t rank) {
-    chain::Chain model(context, rank, {.blocks = 1});
+    chain::Chain model(context, rank, {.blocks = 1, .options = api::privately()});
     model.step(0);
     if (rank == 1) {
       meeting.arrive_and_wait();

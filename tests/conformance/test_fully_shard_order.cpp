@@ -166,7 +166,7 @@ void expect_orders(bool is_forward, int64_t ahead, const std::string &forward, c
         }
         // One slot more for each unit that is gathered further ahead; the lists are in the plan.
         EXPECT_EQ(api::memory(model.root()).spare_slot_count, 0);
-        EXPECT_EQ(api::memory(model.root()).slot_count, 2 + ahead);
+        EXPECT_EQ(api::memory(model.root()).slot_count, api::slots_of_suite(2 + ahead));
         const chain::Values full = model.full();
         if (rank == 0) values = full;
       },

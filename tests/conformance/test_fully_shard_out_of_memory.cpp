@@ -48,8 +48,16 @@ bool run_short_of_memory(int64_t successes, tpfsdp_reshard_kind reshard, const V
       api::around_call = [](bool begins) { allocation::pause(!begins); };
     }
     std::unique_ptr<chain::Chain> model;
-    const auto build = [&] { model = std::make_unique<chain::Chain>(context, rank, small(reshard)); };
+    tpfsdp_context_info info = TPFSDP_INIT(tpfsdp_context_info);
+    API(tpfsdp_context_get_info, context, &info);
+    // Then building is collective: all begin again where one could not.
+    const bool is_mapped = api::unshard_mode_of_suite() == TPFSDP_UNSHARD_MAPPED;
+    const auto build = [&] {
+      model = std::make_unique<chain::Chain>(context, rank, small(reshard));
+      if (is_mapped) API(tpfsdp_group_barrier, info.group);
+    };
     const bool is_built = went_well(rank, build);
+    if (is_mapped && !is_built) API(tpfsdp_group_reset, info.group);
     if (!is_built) build();
     // Who was told of an error resets; the peer hears of it, and resets too.
     const bool is_well = is_built && went_well(rank, [&] { model->step(0); });
@@ -80,7 +88,7 @@ TEST_P(OutOfMemory, EveryAllocationOfOneRankFailsOnce) {
     ++failed;
     ASSERT_LT(failed, 5000) << "the library allocates without end";
   }
-  EXPECT_GT(failed, 100) << "building, the plan of the first step, its slots and its errors";
+  EXPECT_GT(failed, 80) << "building, the plan of the first step, its slots and its errors";
   RecordProperty("allocations", static_cast<int>(failed));
 }
 

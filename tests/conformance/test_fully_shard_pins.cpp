@@ -60,7 +60,7 @@ TEST(Pins, PutTheReshardOffToTheLastUnpin) {
 // unit's backward takes nothing away.
 TEST(Pins, OfOneRankDoNotPartTheRanks) {
   on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
-    chain::Chain model(context, rank);
+    chain::Chain model(context, rank, {.options = api::privately()});
     tpfsdp_unit *unit = nullptr;
     model.at = [&](const std::string &point) {
       if (rank != 1) return;
@@ -111,7 +111,7 @@ TEST(Pins, AWindowUnderAPinIsRefusedByName) {
 // Blocks 0 and 2 share memory. A gather that needs what a pin holds fails on that rank and is told to the others.
 TEST(Pins, AGatherIntoPinnedMemoryIsToldToTheRanks) {
   on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
-    chain::Chain model(context, rank);
+    chain::Chain model(context, rank, {.options = api::privately()});
     model.step(0);
     ASSERT_EQ(api::unit_info(model.block(0)).slot, api::unit_info(model.block(2)).slot);
     api::Owned<tpfsdp_tensor> view;
@@ -142,7 +142,7 @@ TEST(Pins, AGatherIntoPinnedMemoryIsToldToTheRanks) {
 // A pinned unit is gathered again when its failed step is over, and the memory under the view stays mapped throughout.
 TEST(Pins, OutliveAFailedStep) {
   on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
-    chain::Chain model(context, rank, {.blocks = 2});
+    chain::Chain model(context, rank, {.blocks = 2, .options = api::privately()});
     model.step(0);
     API(tpfsdp_fsdp_module_unshard, model.block(1), nullptr);
     auto view = tensor_of(model.weight(2), TPFSDP_FACE_FULL);

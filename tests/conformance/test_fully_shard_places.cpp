@@ -17,7 +17,7 @@ const void *address(tpfsdp_param *param) { return api::face(param, TPFSDP_FACE_F
 TEST(Places, AScopeOnEverythingBetweenForwardAndBackwardTakesSpares) {
   chain::SharedValues values;
   on_ranks(2, [&](tpfsdp_context *context, int32_t rank) {
-    Chain model(context, rank, {.blocks = 3});
+    Chain model(context, rank, {.blocks = 3, .options = api::privately()});
     for (int i = 0; i < 3; ++i) {
       const chain::Values y = model.forward(i);
       const chain::Values seen = model.full();
@@ -36,7 +36,7 @@ TEST(Places, AScopeOnEverythingBetweenForwardAndBackwardTakesSpares) {
 TEST(Places, AScopeThatIsOpenInBackwardIsRefusedWhereAUnitIsElsewhere) {
   chain::SharedValues values;
   on_ranks(2, [&](tpfsdp_context *context, int32_t rank) {
-    Chain model(context, rank, {.blocks = 3});
+    Chain model(context, rank, {.blocks = 3, .options = api::privately()});
     model.step(0);
     const chain::Values y = model.forward(1);
     tpfsdp_scope *scope = nullptr;
@@ -121,7 +121,7 @@ TEST(Places, WhatTheOrderOfAStepMakesNeighboursLiesApart) {
           EXPECT_EQ(api::counters(context).prefetch_hits, all ? 5 : i == 0 ? 2 : 7);
           API(tpfsdp_module_zero_grad, host.at(""), 1);
         }
-        EXPECT_EQ(api::memory(host.at("")).spare_slot_count, 1);
+        EXPECT_EQ(api::memory(host.at("")).spare_slot_count, api::slots_of_suite(1));
       },
       512);
 }

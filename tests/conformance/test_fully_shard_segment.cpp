@@ -34,7 +34,7 @@ void add(tpfsdp_param *param, float value) {
 struct One {
   explicit One(tpfsdp_context *context)
       : tree(context), w(tree.param(tree.root, "w", TPFSDP_DTYPE_F32, {4}, Values(4, 1))) {
-    tree.shard({tree.root});
+    tree.shard({tree.root}, TPFSDP_RESHARD_AUTO, api::privately());
   }
   Values gradient() const { return api::values_of<float>(api::face(w, TPFSDP_FACE_GRAD)); }
   void end() { API(tpfsdp_module_end_backward, tree.root); }

@@ -132,7 +132,7 @@ TEST(SharedGroups, AFaultInTheOptionsOfFullyShardIsTold) {
       [](tpfsdp_context *context, int32_t rank) {
         api::Tree tree(context);
         tree.param(tree.root, "weight", TPFSDP_DTYPE_F32, {4, 2}, std::vector<float>(8, 1.0f));
-        tpfsdp_fully_shard_options shard = TPFSDP_INIT(tpfsdp_fully_shard_options);
+        tpfsdp_fully_shard_options shard = api::privately();  // else fully_shard itself is collective
         if (rank == 1) shard.reshard_after_forward.size = 5;
         EXPECT_EQ(
             status_of([&] { tree.shard({tree.root}, rank == 1 ? TPFSDP_RESHARD_SIZE : TPFSDP_RESHARD_AUTO, shard); }),

@@ -12,7 +12,7 @@ constexpr int kWorld = 2;
 struct Model {
   explicit Model(tpfsdp_context *context, tpfsdp_reshard_kind reshard = TPFSDP_RESHARD_AUTO) : tree(context) {
     weight = tree.param(tree.root, "weight", TPFSDP_DTYPE_F32, {4, 2}, std::vector<float>(8, 1.0f));
-    tree.shard({tree.root}, reshard);
+    tree.shard({tree.root}, reshard, api::privately());
   }
   tpfsdp_scope *open() {
     tpfsdp_scope *scope = nullptr;

@@ -64,7 +64,7 @@ TEST(Switches, partial_group_reshard_toggle) {
       const auto kind = i % 2 == 0 ? TPFSDP_RESHARD_NEVER : TPFSDP_RESHARD_ALWAYS;
       API(tpfsdp_fsdp_module_set_reshard_after_forward, model.root(), kind, 1);
       model.step(i);
-      EXPECT_EQ(api::memory(model.root()).slot_count, kind == TPFSDP_RESHARD_NEVER ? 4 : 3);
+      EXPECT_EQ(api::memory(model.root()).slot_count, api::slots_of_suite(kind == TPFSDP_RESHARD_NEVER ? 4 : 3));
       EXPECT_EQ(api::memory(model.root()).spare_slot_count, 0);
     }
     const chain::Values full = model.full();
@@ -83,9 +83,9 @@ TEST(Switches, APolicyThatChangesInsideAStepHoldsForIt) {
     model.backward(y);
     model.end();
     model.sgd();
-    EXPECT_EQ(api::memory(model.root()).slot_count, 3);
+    EXPECT_EQ(api::memory(model.root()).slot_count, api::slots_of_suite(3));
     model.step(2);
-    EXPECT_EQ(api::memory(model.root()).slot_count, 4);
+    EXPECT_EQ(api::memory(model.root()).slot_count, api::slots_of_suite(4));
     const chain::Values full = model.full();
     if (rank == 0) values = full;
   });

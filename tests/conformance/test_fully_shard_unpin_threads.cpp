@@ -18,7 +18,7 @@ api::Owned<tpfsdp_tensor> tensor_of(tpfsdp_param *param, tpfsdp_face face) {
 
 TEST(Pins, AreTakenBackFromAnyThreadAtAnyTime) {
   on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
-    chain::Chain model(context, rank);
+    chain::Chain model(context, rank, {.options = api::privately()});
     model.step(0);
     std::atomic<bool> ends{false};
     std::mutex mutex;

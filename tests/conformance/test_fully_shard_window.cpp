@@ -84,7 +84,7 @@ TEST(Window, AnExplicitOneTakesOverWhatIsOpen) {
 
 TEST(Window, WrongMomentsAreRefused) {
   on_ranks(1, [](tpfsdp_context *context, int32_t rank) {
-    chain::Chain model(context, rank, {.blocks = 1});
+    chain::Chain model(context, rank, {.blocks = 1, .options = api::privately()});
     model.step(0);
     const auto refused = [](const std::function<void()> &call, const char *part) {
       const api::Error error = caught(call);
@@ -136,7 +136,7 @@ TEST(Window, InsideAStepItDoesNotOpen) {
 
 TEST(Window, B056_WhatIsFullGoesStale) {
   on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
-    chain::Chain model(context, rank, {.blocks = 1});
+    chain::Chain model(context, rank, {.blocks = 1, .options = api::privately()});
     model.step(0);
     tpfsdp_module *block = model.block(0);
     tpfsdp_scope *outer = nullptr, *inner = nullptr;
@@ -163,7 +163,7 @@ TEST(Window, B056_WhatIsFullGoesStale) {
 
 TEST(Window, AUnitLeftFullAtTheEndOfBackwardIsGatheredAnew) {
   on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
-    chain::Chain model(context, rank);
+    chain::Chain model(context, rank, {.options = api::privately()});
     model.step(0);
     model.backward(model.forward(1));
     API(tpfsdp_fsdp_module_unshard, model.block(1), nullptr);  // and not given back

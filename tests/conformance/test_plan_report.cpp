@@ -68,18 +68,18 @@ TEST(PlanReportOf, ASmallTreeAsText) {
     tree.param<float>(block, "weight", TPFSDP_DTYPE_F32, {3, 2}, {1, 2, 3, 4, 5, 6});
     tree.param<float>(block, "scale", TPFSDP_DTYPE_F32, {1}, {1}, false);
     tree.param<float>(tree.root, "<bias>", TPFSDP_DTYPE_F32, {4}, {1, 2, 3, 4});
-    tree.shard({block});
-    tree.shard({tree.root});
+    tree.shard({block}, TPFSDP_RESHARD_AUTO, api::privately());
+    tree.shard({tree.root}, TPFSDP_RESHARD_AUTO, api::privately());
     EXPECT_EQ(caught([&] { plan_of(tree.root, TPFSDP_PLAN_TEXT); }).status, TPFSDP_ERR_STATE);
     API(tpfsdp_root_prepare, tree.root);
     if (rank == 0) {
       EXPECT_EQ(plan_of(tree.root, TPFSDP_PLAN_TEXT),
                 R"(Plan of rank 0: bytes, and counts of a step of one forward and one backward
 
-unit    ranks            reshard  slot  gradient slot  shard  full  padding  gathers  reductions  received
-<root>      2   automatic: never     0              0      8    16        0        1           1        16
-block       2  automatic: always     1              1     68    68       40        2           1        32
-all                                                       76                       3           2        48
+unit    ranks            reshard     mode  slot  gradient slot  shard  full  padding  gathers  reductions  received
+<root>      2   automatic: never  private     0              0      8    16        0        1           1        16
+block       2  automatic: always  private     1              1     68    68       40        2           1        32
+all                                                                76                       3           2        48
 
 Rows of dimension 0 that each rank owns
 

@@ -19,10 +19,10 @@ struct Model {
     for (int g = 0; g < kGroups; ++g) {
       modules.push_back(tree.child(tree.root, "g" + std::to_string(g)));
       weights.push_back(tree.param(modules.back(), "weight", TPFSDP_DTYPE_F32, {kWidth, kWidth}, values));
-      tree.shard({modules.back()}, reshard);
+      tree.shard({modules.back()}, reshard, api::privately());
     }
     root_weight = tree.param(tree.root, "weight", TPFSDP_DTYPE_F32, {64, 128}, std::vector<float>(64 * 128, 1.0f));
-    tree.shard({tree.root}, reshard);
+    tree.shard({tree.root}, reshard, api::privately());
   }
 
   void step() {

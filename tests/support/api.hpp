@@ -7,6 +7,7 @@
 #include <tpfsdp/tpfsdp.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -111,6 +112,27 @@ inline void run_ranks(int32_t world, const std::function<void(tpfsdp_context *, 
   throw std::runtime_error("run_ranks failed with status " + std::to_string(status));
 }
 
+// What TPFSDP_TEST_MODE asks of every tree whose test does not say how it unshards: the suites "shared" and "mapped".
+inline tpfsdp_unshard_mode unshard_mode_of_suite() {
+  const char *const mode = std::getenv("TPFSDP_TEST_MODE");
+  if (!mode || *mode == '\0') return TPFSDP_UNSHARD_AUTO;
+  if (std::string(mode) == "shared") return TPFSDP_UNSHARD_SHARED;
+  if (std::string(mode) == "mapped") return TPFSDP_UNSHARD_MAPPED;
+  throw std::runtime_error("TPFSDP_TEST_MODE is " + std::string(mode) + "; shared or mapped is needed");
+}
+
+// Where full values are mapped there are none.
+inline int32_t slots_of_suite(int64_t otherwise) {
+  return unshard_mode_of_suite() == TPFSDP_UNSHARD_MAPPED ? 0 : static_cast<int32_t>(otherwise);
+}
+
+// Of tests that are about a copy per rank, in every suite.
+inline tpfsdp_fully_shard_options privately() {
+  tpfsdp_fully_shard_options options = TPFSDP_INIT(tpfsdp_fully_shard_options);
+  options.unshard_mode = TPFSDP_UNSHARD_PRIVATE;
+  return options;
+}
+
 // One tree of modules on one rank.
 class Tree {
  public:
@@ -147,6 +169,7 @@ class Tree {
              tpfsdp_fully_shard_options options = TPFSDP_INIT(tpfsdp_fully_shard_options),
              tpfsdp_mesh *mesh = nullptr) {
     options.reshard_after_forward.kind = reshard;
+    if (options.unshard_mode == TPFSDP_UNSHARD_AUTO) options.unshard_mode = unshard_mode_of_suite();
     API(tpfsdp_fully_shard, modules.data(), static_cast<int64_t>(modules.size()), mesh, &options);
   }
 

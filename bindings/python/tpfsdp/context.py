@@ -65,6 +65,7 @@ def make_options(
     progress_timeout_ms: int = 0,
     join_timeout_ms: int = 0,
     event_capacity: int = 0,
+    memory_budget_bytes: int = 0,
     log: LogFunction | None = None,
     log_level: int = capi.LOG_DEFAULT,
     listening: ListeningFunction | None = None,
@@ -81,6 +82,7 @@ def make_options(
         progress_timeout_ms=progress_timeout_ms,
         join_timeout_ms=join_timeout_ms,
         event_capacity=event_capacity,
+        memory_budget_bytes=memory_budget_bytes,
         log_level=log_level,
         log=capi.log_callback(_log_callback(log)) if log is not None else None,
         interrupt=capi.interrupt_callback(_look_at_signals),
@@ -103,6 +105,7 @@ class Context(Owner):
         name: of the default group, in messages.
         arrival_timeout_ms, progress_timeout_ms, join_timeout_ms: 0 is the default, -1 no limit.
         event_capacity: events kept for :meth:`events`; 0: counters only.
+        memory_budget_bytes: of this rank and tree, for units whose unshard mode is AUTO; 0: no bound.
         log: called as ``log(level, rank, component, message)``, from any thread.
         listening: of rank 0 with a ``"tcp:"`` store: called as ``listening(store)`` with the store of the other ranks,
             once it takes connections and before it waits for them. With ``"tcp:HOST:0"`` the port is a free one.
@@ -136,6 +139,7 @@ class Context(Owner):
         progress_timeout_ms: int = 0,
         join_timeout_ms: int = 0,
         event_capacity: int = 0,
+        memory_budget_bytes: int = 0,
         log: LogFunction | None = None,
         log_level: int = capi.LOG_DEFAULT,
         listening: ListeningFunction | None = None,
@@ -150,6 +154,7 @@ class Context(Owner):
             progress_timeout_ms=progress_timeout_ms,
             join_timeout_ms=join_timeout_ms,
             event_capacity=event_capacity,
+            memory_budget_bytes=memory_budget_bytes,
             log=log,
             log_level=log_level,
             listening=listening,

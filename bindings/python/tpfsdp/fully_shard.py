@@ -18,6 +18,7 @@ from .host_memory import HostMemory, make_callback
 from .mesh import DeviceMesh
 from .module import _FORWARD, Module
 from .parameter import Parameter
+from .unit import UnshardMode
 
 _INIT_MODES = {"verify": capi.INIT_VERIFY, "trust": capi.INIT_TRUST, "broadcast": capi.INIT_BROADCAST}
 
@@ -54,6 +55,7 @@ def fully_shard(
     dp_mesh_dims: Any = None,
     host_memory: HostMemory | None = None,
     init: str = "verify",
+    unshard_mode: UnshardMode = UnshardMode.AUTO,
 ) -> Any:
     """Makes the parameters below ``module`` that no earlier call took one unit, cut by rows over the ranks. Children
     first, then parents, on every rank in the same order. PyTorch: ``fully_shard``.
@@ -68,6 +70,10 @@ def fully_shard(
         host_memory: where full parameters live; None: in memory of the library. See :class:`HostMemory`.
         init: how ranks make sure that they start equal: "verify" compares a hash of each parameter before the first
             step, "trust" does not, "broadcast" takes rank 0's values now.
+        unshard_mode: how full parameters come to be. In SHARED and MAPPED other ranks read the same memory, so arrays of
+            full values are read-only, and a unit that is still full when a last backward ends is an InvalidState. With
+            ``host_memory``, a number as ``reshard_after_forward``, or a backend without such memory it is PRIVATE;
+            ``units()`` tells the mode in force, and why.
         shard_placement_fn, mp_policy, offload_policy, dp_mesh_dims: not supported yet; anything but None is refused.
 
     Returns:
@@ -93,7 +99,7 @@ def fully_shard(
         if not isinstance(one, Module):
             raise TypeError(f"a Module, or a list of them, is needed, not {type(one).__name__}")
 
-    record = options(capi.fully_shard_options(), init=_INIT_MODES[init])
+    record = options(capi.fully_shard_options(), init=_INIT_MODES[init], unshard_mode=int(unshard_mode))
     record.reshard_after_forward.kind, record.reshard_after_forward.size = _reshard_kind(reshard_after_forward)
     ignored = array.array("Q", [int(param._handle) for param in ignored_params or ()])
     record.ignored_params, record.ignored_param_count = (ignored.buffer_info()[0] if ignored else None), len(ignored)

@@ -44,6 +44,8 @@ class Counters:
     reduced_bytes: int
     wire_bytes: int
     """Moved between ranks."""
+    filled_bytes: int
+    """Written by this rank for others to use: its parts of common slots (:attr:`UnshardMode.SHARED`)."""
     copies: int
     """Beside the collectives."""
     copied_bytes: int

@@ -32,6 +32,21 @@ class Storage(enum.IntEnum):
     HOST = capi.STORAGE_HOST
 
 
+class UnshardMode(enum.IntEnum):
+    """How full parameters come to be."""
+
+    UNKNOWN = capi.UNSHARD_UNKNOWN
+    AUTO = capi.UNSHARD_AUTO
+    """PRIVATE, or SHARED if that would not fit the context's ``memory_budget_bytes`` on every rank; decided at the first
+    step."""
+    PRIVATE = capi.UNSHARD_PRIVATE
+    """A copy per rank, read from the shards of all."""
+    SHARED = capi.UNSHARD_SHARED
+    """A copy per host, of which each rank writes its part."""
+    MAPPED = capi.UNSHARD_MAPPED
+    """No copy: the shards of all ranks lie in order in memory that all have mapped, and an unshard moves nothing."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class UnitInfo:
     """A unit as it stands. PyTorch: ``FSDPParamGroup``."""
@@ -44,7 +59,10 @@ class UnitInfo:
     pin_count: int
     """Views of full parameters that hold it full."""
     slot: int
-    """Units with the same number share memory; -1: none yet, or the program's own."""
+    """Units with the same number share memory; -1: none yet, the program's own, or mapped."""
+    unshard_mode: UnshardMode
+    """The one in force; AUTO: not decided before the first step."""
+    unshard_reason: str
     shard_bytes: int
     full_bytes: int
     logical_bytes: int
@@ -91,6 +109,7 @@ def units_of(module: Any) -> list[UnitInfo]:
                 sharded_state=ShardedState(info.sharded_state),
                 training_state=TrainingState(info.training_state),
                 storage=Storage(info.storage),
+                unshard_mode=UnshardMode(info.unshard_mode),
             )
         )
     return found

@@ -40,7 +40,7 @@ Posting posting_of(const Comm &comm, uint8_t part) {
   Posting posting{};
   posting.op.struct_size = sizeof posting.op;
   posting.op.kind = KIND_COMMON_REGION;
-  posting.op.dtype = TPFSDP_DTYPE_U8;
+  posting.op.dtype = posting.op.output_dtype = TPFSDP_DTYPE_U8;
   posting.op.source = -1;
   posting.op.unit = -1;
   posting.op.element_count = posting.elements = making.size_bytes;

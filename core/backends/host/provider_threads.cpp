@@ -11,28 +11,29 @@
 #include <string>
 
 #include "provider.hpp"
+#include "shared_file.hpp"
 #include "text.hpp"
 
 namespace tpfsdp::host {
 
 namespace {
 
-size_t whole_pages(size_t bytes) { return std::max(PAGE_BYTES, (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES); }
+size_t whole_pages(size_t bytes) {
+  return std::max(page_bytes(), (bytes + page_bytes() - 1) / page_bytes() * page_bytes());
+}
 
 class Heap final : public Segment {
  public:
   Heap(const tpfsdp_backend_services &services, const tpfsdp_backend_comm_options &options)
       : services_(services),
-        pages_(static_cast<std::byte *>(
-            services.allocate(static_cast<int64_t>(Layout::bytes(options.world_size)), PAGE_BYTES))) {
+        page_bytes_(static_cast<int64_t>(Layout::bytes(options.world_size))),
+        pages_(static_cast<std::byte *>(services.allocate(page_bytes_))) {
     if (pages_ == nullptr) throw std::bad_alloc();
-    // Not the texts: a record says how far they are written.
-    std::memset(pages_, 0, Layout::word_bytes(options.world_size));
     format_pages(pages_, options.world_size, options.name);
   }
   ~Heap() override {
     for (const Memory &memory : take_kept()) give_back(memory);
-    services_.deallocate(pages_);
+    services_.deallocate(pages_, page_bytes_);
   }
 
   std::byte *pages() const override { return pages_; }
@@ -60,19 +61,19 @@ class Heap final : public Segment {
  private:
   Outcome obtain(size_t bytes, Memory *out) override {
     const size_t size = whole_pages(bytes);
-    auto *data = static_cast<std::byte *>(services_.allocate(static_cast<int64_t>(size), PAGE_BYTES));
+    void *data = services_.allocate(static_cast<int64_t>(size));
     if (data == nullptr)
       return Outcome::error(TPFSDP_ERR_OUT_OF_MEMORY, "no memory for a region of " + std::to_string(size) + " bytes");
-    std::memset(data, 0, size);
-    *out = {data, size, 0, 0, 0};
+    *out = {static_cast<std::byte *>(data), size, 0, 0, 0};
     return {};
   }
   void give_back(const Memory &memory) noexcept override {
     mprotect(memory.data, memory.bytes, PROT_READ | PROT_WRITE);
-    services_.deallocate(memory.data);
+    services_.deallocate(memory.data, static_cast<int64_t>(memory.bytes));
   }
 
   const tpfsdp_backend_services services_;
+  const int64_t page_bytes_;  ///< of pages_
   std::byte *const pages_;
 };
 

@@ -47,10 +47,11 @@ void set_error(tpfsdp_backend_call *call, tpfsdp_status status, int32_t rank, in
   c.text = message;
 }
 
-void *allocate(int64_t bytes, int64_t alignment) {
+void *allocate(int64_t bytes) {
   if (hooks().allocation_fails != nullptr && hooks().allocation_fails()) return nullptr;
-  const size_t a = static_cast<size_t>(alignment);
-  void *data = std::aligned_alloc(a, (static_cast<size_t>(bytes) + a - 1) / a * a);
+  constexpr size_t page = 4096;
+  const size_t size = (static_cast<size_t>(bytes) + page - 1) / page * page;
+  void *data = std::memset(std::aligned_alloc(page, size), 0, size);
   const std::lock_guard<std::mutex> lock(heap().mutex);
   keeps_books() = true;
   heap().live[data] = bytes;
@@ -58,7 +59,7 @@ void *allocate(int64_t bytes, int64_t alignment) {
   return data;
 }
 
-void deallocate(void *data) {
+void deallocate(void *data, int64_t) {
   {
     const std::lock_guard<std::mutex> lock(heap().mutex);
     heap().live.erase(data);
