@@ -60,6 +60,8 @@ tpfsdp_status tpfsdp_fsdp_module_get_info(tpfsdp_module *module, tpfsdp_fsdp_mod
     info.manual_backward_finalization = state.root && state.root->finalizes_manually;
     info.unshard_in_backward = state.switches.unshards_in_backward;
     info.reduce_unused_params = state.switches.reduces_unused;
+    info.input_dtype = state.precision.input_dtype();
+    info.output_dtype = state.precision.output_dtype;
     write_info(out_info, info, "out_info");
   });
 }

@@ -40,6 +40,12 @@ UnshardMode unshard_mode_of(tpfsdp_unshard_mode mode) {
   return static_cast<UnshardMode>(mode);
 }
 
+MixedPrecision precision_of(const tpfsdp_mixed_precision_policy *given) {
+  if (!given) return {};
+  const auto read = read_options(given, "tpfsdp_mixed_precision_policy");
+  return {read.param_dtype, read.reduce_dtype, read.output_dtype, read.cast_forward_inputs != TPFSDP_TOGGLE_OFF};
+}
+
 HostMemory host_memory_of(const tpfsdp_memory_callback *given) {
   if (!given) return {};
   const auto callback = Callback<tpfsdp_memory_args>::copy_of(*given, "host_memory");
@@ -82,6 +88,7 @@ tpfsdp_status tpfsdp_fully_shard(tpfsdp_module *const *modules, int64_t module_c
       shard.reshard = reshard_of(read.reshard_after_forward);
       shard.reshard_size = read.reshard_after_forward.size;
       shard.init = init_of(read.init);
+      shard.precision = precision_of(read.mp_policy);
       shard.unshard_mode = unshard_mode_of(read.unshard_mode);
       const int64_t ignored = as_count(read.ignored_param_count, read.ignored_params, "ignored_param_count");
       for (int64_t i = 0; i < ignored; ++i)

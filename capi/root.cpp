@@ -40,6 +40,7 @@ tpfsdp_status tpfsdp_root_get_memory_info(tpfsdp_module *root, tpfsdp_memory_inf
     info.grad_slot_count = tree.planned_grad_slots;
     info.spare_slot_count = report.spare_slots;
     info.shard_bytes = report.shard_bytes;
+    info.cast_bytes = report.cast_bytes;
     info.grad_shard_bytes = report.grad_shard_bytes;
     info.slot_bytes = report.slot_bytes;
     info.grad_slot_bytes = report.grad_slot_bytes;

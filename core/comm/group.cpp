@@ -132,7 +132,7 @@ void Group::count(const tpfsdp_backend_op &op, int64_t wire_bytes, int64_t start
   Event event;
   event.kind = EventKind::kCollective;
   event.op = op.op;
-  event.dtype = op.dtype;
+  event.dtype = op.reduce_dtype != 0 ? op.reduce_dtype : op.dtype;
   event.world_size = size();
   event.start_ns = start_ns;
   event.sequence = sequence();

@@ -29,6 +29,10 @@ std::string line_of(const ParamGroup &unit, const ShardedParam &p) {
           p.param->place_count(), " time(s), reshard ", kReshard[static_cast<int>(unit.state.reshard_kind)]);
   if (unit.state.reshard_size > 0) append_text(line, unit.state.reshard_size);
   append_text(line, cat(", unshard mode ", mode_name(unit.mode.mode)));
+  const tpfsdp_dtype own = p.param->dtype(), full = unit.precision.full_dtype(own),
+                     reduced = unit.precision.reduction_dtype(own);
+  if (full != own || reduced != own)
+    append_text(line, cat(", computed in ", dtype_name(full), ", reduced in ", dtype_name(reduced)));
   const bool has_values = unit.state.unit.get() != nullptr;  // else it is being made
   if (unit.init_mode == InitMode::kVerify && has_values) append_text(line, cat(", values ", p.value_hash));
   return line;

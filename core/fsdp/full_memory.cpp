@@ -11,11 +11,10 @@
 namespace tpfsdp {
 namespace {
 
-int64_t full_bytes(const ShardedParam &p) { return dtype_bytes(p.param->dtype(), element_count(p.param->shape())); }
-
 void acquire_host_memory(ParamGroup &unit) {
-  for (ShardedParam &p : unit.params) {
-    const int64_t size_bytes = full_bytes(p);
+  for (size_t i = 0; i < unit.params.size(); ++i) {
+    ShardedParam &p = unit.params[i];
+    const int64_t size_bytes = unit.layout.params[i].full_bytes();
     if (size_bytes == 0) continue;
     void *data = nullptr;
     const Status status = unit.host_memory(true, *p.param, size_bytes, &data);
@@ -103,30 +102,61 @@ Acquired acquire_full_memory(ParamGroup &unit, bool may_wait, bool for_prefetch)
   return Acquired::kYes;
 }
 
-Status fill_own_part(ParamGroup &unit, bool may_wait) {
-  CommonRegion &common = unit.held_slot->common;
+namespace {
+
+// Writes this rank's shards in the dtype of full values, each to where `target` says.
+template <class Target>
+void write_own_parts(ParamGroup &unit, Target &&target) {
+  for (size_t i = 0; i < unit.params.size(); ++i) {
+    const ShardedParam &p = unit.params[i];
+    const ParamLayout &at = unit.layout.params[i];
+    const int64_t count = unit.layout.owned(i, unit.group->rank()).count();
+    if (count == 0) continue;
+    cast(target(i), at.full_dtype, p.shard, at.dtype, count);
+    unit.root().recorder().counters.filled_bytes += dtype_bytes(at.full_dtype, count);
+  }
+}
+
+Status fill_common(ParamGroup &unit, CommonRegion &common, bool may_wait) {
   if (unit.is_full()) {
     if (const int32_t pins = unit.pins.load(); pins > 0)
       fail(TPFSDP_ERR_STATE, "unit ", unit.name, " cannot be gathered again: ", pins,
-           " pin(s) of this rank hold the one copy that all ranks of the host use (mode shared); release the views of "
-           "its full parameters");
+           " pin(s) of this rank hold the one copy that all ranks of the host use (mode ", mode_name(unit.mode.mode),
+           "); release the views of its full parameters");
     common.release();  // nobody of this rank computes on what is about to be gathered anew
   }
   if (common.wait_released(may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
-  if (debug_switches().poison) poison(unit);
-  for (size_t i = 0; i < unit.params.size(); ++i) {
-    const ShardedParam &p = unit.params[i];
-    const int64_t size_bytes = dtype_bytes(p.param->dtype(), p.local_elements());
-    if (size_bytes > 0) copy_bytes(unit.own_part(common.data(), i), p.shard, size_bytes);
-    unit.root().recorder().counters.filled_bytes += size_bytes;
-  }
+  if (debug_switches().poison && !unit.mapped) poison(unit);
+  write_own_parts(unit, [&](size_t i) { return unit.own_part(common.data(), i); });
   return TPFSDP_OK;
 }
 
+Status fill_cast_shards(ParamGroup &unit, bool may_wait) {
+  if (!unit.cast_shards.data()) unit.make_cast_shards();  // of a spare slot
+  // Peers may read what an earlier gather exposed.
+  if (unit.last_cast_gather > 0 && unit.group->wait_read(unit.last_cast_gather, may_wait) == TPFSDP_PENDING)
+    return TPFSDP_PENDING;
+  const ShardPlaces places = unit.layout.cast_shard_places(unit.group->rank());
+  write_own_parts(unit, [&](size_t i) { return unit.cast_shards.data() + places.offsets[i]; });
+  return TPFSDP_OK;
+}
+
+}  // namespace
+
+Status fill_own_part(ParamGroup &unit, bool may_wait) {
+  CommonRegion *const common = common_of(unit);
+  const bool is_slot = common && !unit.mapped;  // others have been there since
+  if (!is_slot && (!unit.layout.is_cast || unit.cast_version == unit.version)) return TPFSDP_OK;
+  const Status status = common ? fill_common(unit, *common, may_wait) : fill_cast_shards(unit, may_wait);
+  if (status == TPFSDP_OK && !is_slot) unit.cast_version = unit.version;
+  return status;
+}
+
 void release_full_memory(ParamGroup &unit) noexcept {
-  for (ShardedParam &p : unit.params) {
+  for (size_t i = 0; i < unit.params.size(); ++i) {
+    ShardedParam &p = unit.params[i];
     if (unit.host_memory && p.full) {
-      const int64_t size_bytes = full_bytes(p);
+      const int64_t size_bytes = unit.layout.params[i].full_bytes();
       void *data = p.full;
       // A failure to take memory back is the host's to know; nothing here depends on it.
       unit.host_memory(false, *p.param, size_bytes, &data);
@@ -159,13 +189,14 @@ void poison(ParamGroup &unit) {
   // In common memory others may compute on the rest.
   const CommonRegion *common = common_of(unit);
   for (size_t i = 0; i < unit.params.size(); ++i) {
-    const ShardedParam &p = unit.params[i];
+    const ParamLayout &at = unit.layout.params[i];
     // As bf16, f16, f32 each element is a NaN, the first two and the third signalling; f64 has its own.
-    const uint64_t pattern = p.param->dtype() == TPFSDP_DTYPE_F64 ? 0x7ff4dead7ff4deadULL : 0x7fbf7fbf7fbf7fbfULL;
-    std::byte *const to = common ? unit.own_part(common->data(), i) : p.full;
-    const int64_t size_bytes = common ? dtype_bytes(p.param->dtype(), p.local_elements()) : full_bytes(p);
-    for (int64_t at = 0; at < size_bytes; at += 8)
-      std::memcpy(to + at, &pattern, static_cast<size_t>(std::min<int64_t>(8, size_bytes - at)));
+    const uint64_t pattern = at.full_dtype == TPFSDP_DTYPE_F64 ? 0x7ff4dead7ff4deadULL : 0x7fbf7fbf7fbf7fbfULL;
+    std::byte *const to = common ? unit.own_part(common->data(), i) : unit.params[i].full;
+    const int64_t own = unit.layout.owned(i, unit.group->rank()).count();
+    const int64_t size_bytes = common ? dtype_bytes(at.full_dtype, own) : at.full_bytes();
+    for (int64_t b = 0; b < size_bytes; b += 8)
+      std::memcpy(to + b, &pattern, static_cast<size_t>(std::min<int64_t>(8, size_bytes - b)));
   }
 }
 

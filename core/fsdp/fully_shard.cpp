@@ -152,9 +152,10 @@ void fully_shard(const std::vector<Ref<Module>> &modules, Ref<Mesh> mesh,
     auto state = std::make_shared<State>();
     for (const Ref<Module> &module : modules) state->modules.push_back(module.get());
     set_reshard(*state, options, *mesh->group(0));
+    check_precision(options.precision);
+    state->precision = options.precision;
     if (!params.empty()) {
-      state->unit = make<ParamGroup>(*state, std::move(mesh), params, options.init, options.unshard_mode,
-                                     std::move(options.host_memory));
+      state->unit = make<ParamGroup>(*state, std::move(mesh), params, std::move(options));
     }
     commit(state, managed_modules(roots));
   } catch (const Failure &failure) {

@@ -53,9 +53,9 @@ Status complete_gather(ParamGroup &unit, bool may_wait) {
 
 void gather_alone(ParamGroup &unit) {
   if (common_of(unit)) return;  // filled, or mapped
-  for (const ShardedParam &p : unit.params) {
-    const int64_t size_bytes = dtype_bytes(p.param->dtype(), p.local_elements());
-    if (size_bytes > 0) copy_bytes(p.full, p.shard, size_bytes);
+  for (size_t i = 0; i < unit.params.size(); ++i) {
+    const ParamLayout &at = unit.layout.params[i];
+    if (at.elements() > 0) cast(unit.params[i].full, at.full_dtype, unit.params[i].shard, at.dtype, at.elements());
   }
 }
 
@@ -82,7 +82,7 @@ Status issue_gather(ParamGroup &unit, bool may_wait, bool for_prefetch) {
   // Once, and before the collective that it starts: what is PENDING comes again.
   if (!unit.is_posting) {
     record(unit, EventKind::kUnshard);
-    unit.is_filled = unit.mapped || !common_of(unit);
+    unit.is_filled = has_fresh_part(unit) || (unit.group->size() == 1 && !common_of(unit));  // then shards do
   }
   unit.is_posting = true;
   if (!unit.is_filled && fill_own_part(unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
@@ -92,10 +92,12 @@ Status issue_gather(ParamGroup &unit, bool may_wait, bool for_prefetch) {
   } else {
     const bool among_parts = has_fresh_part(unit);
     const GatherRoute &route = among_parts ? unit.part->route : unit.shards_route;
-    const tpfsdp_backend_op op = gather_op(unit, route, among_parts ? unit.part->memory : unit.shards);
+    const Region &own = unit.layout.is_cast ? unit.cast_shards : unit.shards;
+    const tpfsdp_backend_op op = gather_op(unit, route, among_parts ? unit.part->memory : own);
     const int64_t wire_bytes = op.kind == TPFSDP_BACKEND_KIND_ALL_GATHER ? route.wire_bytes : 0;
     if (route.group->submit(op, wire_bytes, may_wait, &unit.gather_sequence) == TPFSDP_PENDING) return TPFSDP_PENDING;
     unit.gather_route = &route;
+    if (&route == &unit.shards_route) unit.last_cast_gather = unit.gather_sequence;
     unit.gather_generation = route.group->generation();
   }
   unit.is_posting = false;
@@ -113,8 +115,11 @@ Status wait_gather(ParamGroup &unit, bool may_wait) {
   if (complete_gather(unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
   unit.is_gathering = false;
   unit.sharded_state = ShardedState::kUnsharded;
-  const Param::Showing how{.is_anew = static_cast<bool>(unit.host_memory), .is_read_only = common_of(unit) != nullptr};
-  for (ShardedParam &p : unit.params) p.param->show(Face::kFull, p.full, p.param->shape(), how);
+  Param::Showing how{.is_anew = static_cast<bool>(unit.host_memory), .is_read_only = common_of(unit) != nullptr};
+  for (size_t i = 0; i < unit.params.size(); ++i) {
+    how.dtype = unit.layout.params[i].full_dtype;
+    unit.params[i].param->show(Face::kFull, unit.params[i].full, unit.params[i].param->shape(), how);
+  }
   record(unit, EventKind::kWaitUnshard);
   return TPFSDP_OK;
 }

@@ -45,11 +45,11 @@ class Builder {
 GatherRoute route_over_shards(const Ref<Group> &group, const ShardLayout &layout) {
   Builder builder(group, layout);
   for (int32_t rank = 0; rank < group->size(); ++rank) {
-    const ShardPlaces places = layout.shard_places(rank);
+    const ShardPlaces places = layout.cast_shard_places(rank);
     for (size_t i = 0; i < layout.params.size(); ++i) {
-      const ParamLayout &at = layout.params[i];
-      const RowRange rows = rows_of_rank(at.rows, group->size(), rank);
-      builder.add(rank, places.offsets[i], {i, rows.begin * at.row_bytes}, rows.count() * at.row_bytes);
+      const tpfsdp_dtype dtype = layout.params[i].full_dtype;
+      const ElementRange owned = layout.owned(i, rank);
+      builder.add(rank, places.offsets[i], {i, dtype_bytes(dtype, owned.begin)}, dtype_bytes(dtype, owned.count()));
     }
   }
   return builder.take();

@@ -5,6 +5,7 @@
 #include "fsdp/reduce.hpp"
 #include "fsdp/root.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace tpfsdp {
@@ -25,7 +26,7 @@ GradSlot &free_grad_slot(ParamGroup &unit) {
 GradSlot &accumulator_of(ParamGroup &unit) {
   if (!unit.accumulator.memory.data()) {
     Root &root = unit.root();
-    unit.accumulator.memory = Region(*unit.group, unit.layout.grad_bytes, &root.account);
+    unit.accumulator.memory = Region(*unit.group, unit.layout.sum_bytes, &root.account);
     ++root.recorder().counters.allocations;
   }
   return unit.accumulator;
@@ -75,6 +76,13 @@ void count_copy(ParamGroup &unit, int64_t size_bytes) {
   counters.copied_bytes += size_bytes;
 }
 
+// Gradients have the dtype that they add up in.
+bool adds_up_as_it_comes(const ParamGroup &unit) {
+  return std::all_of(unit.layout.params.begin(), unit.layout.params.end(), [](const ParamLayout &at) {
+    return at.grad_offset < 0 || at.full_dtype == at.reduce_dtype;
+  });
+}
+
 // Peers may still read what an earlier reduction exposed.
 Status wait_unread(ParamGroup &unit, GradSlot &slot, bool may_wait) {
   if (slot.last_reduce > 0 && unit.group->size() > 1) {
@@ -93,10 +101,6 @@ Status wait_unread(ParamGroup &unit, GradSlot &slot, bool may_wait) {
 
 }  // namespace
 
-int64_t full_elements(const ParamGroup &unit, size_t index) {
-  return unit.layout.params[index].rows * unit.layout.params[index].row_elements;
-}
-
 void let_go_of_grad_slot(ParamGroup &unit) noexcept {
   if (unit.held_grad_slot) unit.held_grad_slot->holder = nullptr;
   unit.held_grad_slot = nullptr;
@@ -105,7 +109,7 @@ void let_go_of_grad_slot(ParamGroup &unit) noexcept {
 Status take_grad_slot(ParamGroup &unit, bool may_wait) {
   if (unit.held_grad_slot || !unit.grad_slot) return TPFSDP_OK;
   // The first gradients without sync are written where later ones are added to them.
-  const bool in_place = !unit.state.switches.reduces && !unit.has_accumulated();
+  const bool in_place = !unit.state.switches.reduces && !unit.has_accumulated() && adds_up_as_it_comes(unit);
   GradSlot &slot = in_place ? accumulator_of(unit) : free_grad_slot(unit);
   if (wait_unread(unit, slot, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
   slot.holder = &unit;
@@ -131,8 +135,8 @@ std::byte *get_grad_buffer(ParamGroup &unit, size_t index, bool accumulate) {
 void commit_gradient(ParamGroup &unit, size_t index) {
   ShardedParam &p = writable(unit, index);
   if (p.second_given) {
-    add(buffer_of(unit, index), p.param->dtype(), second_buffer_of(unit, index), p.param->dtype(),
-        full_elements(unit, index));
+    const tpfsdp_dtype dtype = unit.layout.params[index].full_dtype;
+    add(buffer_of(unit, index), dtype, second_buffer_of(unit, index), dtype, unit.layout.params[index].elements());
     count_copy(unit, unit.layout.params[index].full_bytes());
   } else if (!p.buffer_given) {
     fail(TPFSDP_ERR_STATE, "parameter ", p.param->full_name(),
@@ -152,13 +156,14 @@ void add_gradient(ParamGroup &unit, size_t index, const tpfsdp_view &gradient) {
   if (!is_floating(gradient.dtype))
     fail(TPFSDP_ERR_UNSUPPORTED, "the gradient of ", p.param->full_name(), " has dtype ", dtype_name(gradient.dtype),
          "; f64, f32, f16 or bf16 is needed");
+  const ParamLayout &at = unit.layout.params[index];
   std::byte *buffer = buffer_of(unit, index);
   if (p.committed) {
-    add(buffer, p.param->dtype(), gradient.data, gradient.dtype, full_elements(unit, index));
+    add(buffer, at.full_dtype, gradient.data, gradient.dtype, at.elements());
   } else {
-    cast(buffer, p.param->dtype(), gradient.data, gradient.dtype, full_elements(unit, index));
+    cast(buffer, at.full_dtype, gradient.data, gradient.dtype, at.elements());
   }
-  count_copy(unit, unit.layout.params[index].full_bytes());
+  count_copy(unit, at.full_bytes());
   p.committed = true;
 }
 
@@ -176,16 +181,17 @@ Status accumulate(ParamGroup &unit, bool may_wait) {
     ShardedParam &p = unit.params[i];
     if (!std::exchange(p.committed, false)) continue;
     if (!in_place) {
-      std::byte *to = sum.memory.data() + unit.layout.params[i].grad_offset;
+      const ParamLayout &at = unit.layout.params[i];
+      std::byte *to = sum.memory.data() + at.sum_offset;
 #if defined(TPFSDP_MUTANT_ACCUMULATE_WITHOUT_SYNC_OVERWRITES)
       p.accumulated = false;
 #endif
       if (p.accumulated) {
-        add(to, p.param->dtype(), buffer_of(unit, i), p.param->dtype(), full_elements(unit, i));
+        add(to, at.reduce_dtype, buffer_of(unit, i), at.full_dtype, at.elements());
       } else {
-        copy_bytes(to, buffer_of(unit, i), unit.layout.params[i].full_bytes());
+        cast(to, at.reduce_dtype, buffer_of(unit, i), at.full_dtype, at.elements());
       }
-      count_copy(unit, unit.layout.params[i].full_bytes());
+      count_copy(unit, at.sum_bytes());
     }
     p.accumulated = true;
   }
@@ -196,14 +202,17 @@ Status accumulate(ParamGroup &unit, bool may_wait) {
 Status commit_unused(ParamGroup &unit, bool may_wait) {
   if (!unit.state.switches.reduces_unused || unit.unshards == 0) return TPFSDP_OK;
   if (!unit.has_accumulated() && take_grad_slot(unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
-  std::byte *base = unit.has_accumulated() ? unit.accumulator.memory.data()
-                    : unit.held_grad_slot  ? unit.held_grad_slot->memory.data()
-                                           : nullptr;
+  const bool adds_up = unit.has_accumulated();
+  std::byte *base = adds_up               ? unit.accumulator.memory.data()
+                    : unit.held_grad_slot ? unit.held_grad_slot->memory.data()
+                                          : nullptr;
   for (size_t i = 0; i < unit.params.size(); ++i) {
     ShardedParam &p = unit.params[i];
+    const ParamLayout &at = unit.layout.params[i];
     if (!p.param->requires_grad() || p.committed || p.accumulated) continue;
-    if (base) zero_bytes(base + unit.layout.params[i].grad_offset, unit.layout.params[i].full_bytes());
-    (unit.has_accumulated() ? p.accumulated : p.committed) = true;
+    if (base && adds_up) zero_bytes(base + at.sum_offset, at.sum_bytes());
+    if (base && !adds_up) zero_bytes(base + at.grad_offset, at.full_bytes());
+    (adds_up ? p.accumulated : p.committed) = true;
   }
   return TPFSDP_OK;
 }

@@ -29,6 +29,4 @@ void zero_gradient(ShardedParam &sharded, bool to_none);
 // Gives back what is between pre-backward and reduction, and forgets every gradient.
 void drop_gradients(ParamGroup &unit) noexcept;
 
-int64_t full_elements(const ParamGroup &unit, size_t index);
-
 }  // namespace tpfsdp

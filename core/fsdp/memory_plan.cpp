@@ -9,6 +9,17 @@
 
 namespace tpfsdp {
 
+namespace {
+
+// Kept beside shards, of this rank.
+int64_t planned_cast_bytes(const ParamGroup &unit) {
+  const bool is_kept = unit.layout.is_cast && unit.group->size() > 1 && unit.mode.mode != UnshardMode::kShared;
+  if (unit.mapped || !is_kept) return unit.mapped_cast_bytes();
+  return unit.layout.cast_shard_places(unit.group->rank()).size_bytes;
+}
+
+}  // namespace
+
 // A slot of mode shared belongs to one group; private ones are of any.
 Root::Plan Root::plan() const {
   std::vector<PlannedUnit> full(units.size()), gradients(units.size());
@@ -34,7 +45,7 @@ int64_t Root::bytes_of(const Plan &plan) const {
     bytes += group ? CommonRegion::part_bytes(slot, group->rank(), group->size()) : slot;
   }
   for (const ParamGroup *unit : units) {
-    bytes += unit->shard_bytes() + unit->layout.grad_shard_places(unit->group->rank()).size_bytes;
+    bytes += unit->shard_bytes() + planned_cast_bytes(*unit) + unit->layout.grad_shard_places(unit->group->rank()).size_bytes;
     if (unit->state.reshard_kind == ReshardKind::kSize) bytes += part_bytes(unit->layout, unit->state.reshard_size);
   }
   return bytes;
@@ -140,6 +151,7 @@ MemoryReport Root::memory_report() const {
       static_cast<int32_t>(slots.size()) - planned_slots + static_cast<int32_t>(grad_slots.size()) - planned_grad_slots;
   for (const ParamGroup *unit : units) {
     report.shard_bytes += unit->shard_bytes();
+    report.cast_bytes += unit->cast_bytes();
     report.grad_shard_bytes += unit->grad_shards->size_bytes();
     report.grad_slot_bytes += unit->second_gradient.size_bytes();
     report.accumulator_bytes += unit->accumulator.memory.size_bytes();

@@ -68,11 +68,11 @@ tpfsdp_view grad_buffer(Param &param, bool accumulate) {
   ParamGroup &unit = unit_of(param);
   std::byte *data = get_grad_buffer(unit, static_cast<size_t>(param.index_in_unit), accumulate);
   tpfsdp_view view{};
-  view.size_bytes = dtype_bytes(param.dtype(), element_count(param.shape()));
+  view.dtype = unit.precision.full_dtype(param.dtype());
+  view.size_bytes = dtype_bytes(view.dtype, element_count(param.shape()));
   view.data = view.size_bytes > 0 ? data : nullptr;
   view.shape = param.shape().data();
   view.ndim = static_cast<int32_t>(param.shape().size());
-  view.dtype = param.dtype();
   view.device_type = TPFSDP_DEVICE_CPU;
   view.epoch = reinterpret_cast<int64_t>(data);  // the same place, the same view
   return view;

@@ -5,6 +5,7 @@
 #include "comm/collectives.hpp"
 #include "device/kernels.hpp"
 #include "fsdp/digest.hpp"
+#include "fsdp/fully_shard.hpp"
 #include "fsdp/gather.hpp"
 #include "fsdp/root.hpp"
 #include "fsdp/state.hpp"
@@ -15,9 +16,13 @@
 namespace tpfsdp {
 namespace {
 
-std::vector<ParamSpec> specs_of(const std::vector<ShardedParam> &params) {
+std::vector<ParamSpec> specs_of(const std::vector<ShardedParam> &params, const MixedPrecision &precision) {
   std::vector<ParamSpec> specs;
-  for (const ShardedParam &p : params) specs.push_back({p.param->shape(), p.param->dtype(), p.param->requires_grad()});
+  for (const ShardedParam &p : params) {
+    const tpfsdp_dtype dtype = p.param->dtype();
+    specs.push_back({p.param->shape(), dtype, p.param->requires_grad(), precision.full_dtype(dtype),
+                     precision.reduction_dtype(dtype)});
+  }
   return specs;
 }
 
@@ -29,24 +34,24 @@ std::vector<ShardedParam> wrap(const std::vector<Ref<Param>> &managed) {
 
 }  // namespace
 
-ParamGroup::ParamGroup(State &owner, Ref<Mesh> shard_mesh, const std::vector<Ref<Param>> &managed, InitMode init,
-                       UnshardMode wish, HostMemory memory)
+ParamGroup::ParamGroup(State &owner, Ref<Mesh> shard_mesh, const std::vector<Ref<Param>> &managed,
+                       ShardOptions options)
     : state(owner),
       mesh(std::move(shard_mesh)),
       group(mesh->group(0)),
       params(wrap(managed)),
-      layout(specs_of(params), group->size()),
-      init_mode(init),
-      host_memory(std::move(memory)),
-      mode(choose_mode(wish, *group, static_cast<bool>(host_memory), state.reshard_kind)),
+      precision(options.precision),
+      layout(specs_of(params, precision), group->size()),
+      init_mode(options.init),
+      host_memory(std::move(options.host_memory)),
+      mode(choose_mode(options.unshard_mode, *group, static_cast<bool>(host_memory), state.reshard_kind)),
       shard_places(layout.shard_places(group->rank())) {
   name = state.name();  // until the root is settled
   if (mode.mode == UnshardMode::kMapped) {
     if (group->size() > 1) Digest(group, {this}, mode.mode).wait(true);  // before memory is made for unlike models
     mapped.create(*group, layout.full_bytes, nullptr, true);
-  } else {
-    shards = Region(*group, shard_places.size_bytes, nullptr);
   }
+  if (!has_mapped_shards()) shards = Region(*group, shard_places.size_bytes, nullptr);
   for (size_t i = 0; i < params.size(); ++i) cut(params[i], i);
   shards_route = route_over_shards(group, layout);
   reduce_pieces.reserve(params.size());
@@ -88,7 +93,7 @@ void ParamGroup::cut(ShardedParam &sharded, size_t index) {
   Param &param = *sharded.param;
   const ParamLayout &at = layout.params[index];
   const RowRange rows = rows_of_rank(at.rows, group->size(), group->rank());
-  if (mapped) {
+  if (has_mapped_shards()) {
     sharded.shard = own_part(mapped.data(), index);
   } else if (shards.data()) {
     sharded.shard = shards.data() + shard_places.offsets[index];
@@ -100,12 +105,12 @@ void ParamGroup::cut(ShardedParam &sharded, size_t index) {
 
   const void *values = param.values()->view().data;
   Buffer received;
-  if (init_mode == InitMode::kBroadcast && group->size() > 1 && at.full_bytes() > 0) {
-    received = Buffer(at.full_bytes(), nullptr);
+  if (init_mode == InitMode::kBroadcast && group->size() > 1 && at.value_bytes() > 0) {
+    received = Buffer(at.value_bytes(), nullptr);
     if (group->rank() == 0 && !values)
       fail(TPFSDP_ERR_STATE, "parameter ", param.full_name(), " is on META on rank 0 of group ", group->name(),
            ", whose values init BROADCAST gives to all: give it memory first");
-    if (group->rank() == 0) copy_bytes(received.data(), values, at.full_bytes());
+    if (group->rank() == 0) copy_bytes(received.data(), values, at.value_bytes());
     tpfsdp_view view = param.values()->view();
     view.data = received.data();
     view.read_only = 0;
@@ -114,18 +119,21 @@ void ParamGroup::cut(ShardedParam &sharded, size_t index) {
     broadcast(group, view, 0, false);
     values = received.data();
   }
-  if (!values && at.full_bytes() > 0) {
+  if (!values && at.value_bytes() > 0) {
     sharded.is_unwritten = true;
     return;
   }
-  if (init_mode == InitMode::kVerify) sharded.value_hash = hash_bytes(values, static_cast<size_t>(at.full_bytes()));
-  if (rows.count() > 0)
-    copy_bytes(sharded.shard, static_cast<const std::byte *>(values) + rows.begin * at.row_bytes,
-               rows.count() * at.row_bytes);
+  if (init_mode == InitMode::kVerify) sharded.value_hash = hash_bytes(values, static_cast<size_t>(at.value_bytes()));
+  const ElementRange owned = layout.owned(index, group->rank());
+  if (owned.count() > 0)
+    copy_bytes(sharded.shard, static_cast<const std::byte *>(values) + dtype_bytes(at.dtype, owned.begin),
+               dtype_bytes(at.dtype, owned.count()));
 }
 
 void ParamGroup::lay_out() {
-  layout = ShardLayout(specs_of(params), group->size());
+  layout = ShardLayout(specs_of(params, precision), group->size());
+  if (layout.is_cast && mode.mode == UnshardMode::kPrivate && group->size() > 1 && !cast_shards.data())
+    make_cast_shards();
   const ShardPlaces places = layout.grad_shard_places(group->rank());
   second_gradient = Buffer();
   accumulator = GradSlot();
@@ -148,8 +156,15 @@ void ParamGroup::lay_out() {
   }
 }
 
+void ParamGroup::make_cast_shards() {
+  cast_shards = Region(*group, layout.cast_shard_places(group->rank()).size_bytes, &root().account);
+  cast_version = -1;
+  last_cast_gather = 0;
+  ++root().recorder().counters.allocations;
+}
+
 void ParamGroup::protect_shards(bool read_only) {
-  if (mapped) {
+  if (has_mapped_shards()) {
     mapped.protect(read_only);
   } else {
     shards.protect(read_only);
@@ -158,7 +173,7 @@ void ParamGroup::protect_shards(bool read_only) {
 
 std::byte *ParamGroup::own_part(std::byte *full_buffer, size_t index) const {
   const ParamLayout &at = layout.params[index];
-  return full_buffer + at.full_offset + rows_of_rank(at.rows, group->size(), group->rank()).begin * at.row_bytes;
+  return full_buffer + at.full_offset + dtype_bytes(at.full_dtype, layout.owned(index, group->rank()).begin);
 }
 
 void ParamGroup::set_destination(std::byte *base) {

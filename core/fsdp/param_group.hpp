@@ -7,6 +7,7 @@
 #include "comm/region.hpp"
 #include "fsdp/full_memory.hpp"
 #include "fsdp/gather_route.hpp"
+#include "fsdp/mixed_precision.hpp"
 #include "fsdp/unshard_mode.hpp"
 #include "module/module.hpp"
 
@@ -16,6 +17,7 @@
 
 namespace tpfsdp {
 
+struct ShardOptions;
 class State;
 class Root;
 class ParamGroup;
@@ -66,8 +68,7 @@ class ParamGroup final : public Object {
   static constexpr Kind kKind = Kind::kUnit;
 
   // Cuts this rank's rows out of the full values. With kBroadcast those of rank 0 of the mesh, collectively.
-  ParamGroup(State &owner, Ref<Mesh> shard_mesh, const std::vector<Ref<Param>> &managed, InitMode init,
-             UnshardMode wish, HostMemory memory);
+  ParamGroup(State &owner, Ref<Mesh> shard_mesh, const std::vector<Ref<Param>> &managed, ShardOptions options);
   ~ParamGroup() override;
 
   Kind kind() const override { return kKind; }
@@ -87,8 +88,12 @@ class ParamGroup final : public Object {
   void lay_out();
   // Full parameters from now on lie at `base` (LIBRARY), or at each parameter's own acquired memory (HOST).
   void set_destination(std::byte *base);
-  int64_t shard_bytes() const { return mapped ? mapped.part_bytes() : shards.size_bytes(); }
+  bool has_mapped_shards() const { return mapped && !layout.is_cast; }
+  int64_t shard_bytes() const { return has_mapped_shards() ? mapped.part_bytes() : shards.size_bytes(); }
+  int64_t mapped_cast_bytes() const { return layout.is_cast ? mapped.part_bytes() : 0; }
+  int64_t cast_bytes() const { return cast_shards.size_bytes() + mapped_cast_bytes(); }
   int64_t gather_wire_bytes() const { return mode.is_common() ? 0 : shards_route.wire_bytes; }
+  void make_cast_shards();
   void protect_shards(bool read_only);
   // Where this rank's part of a parameter lies in a full buffer.
   std::byte *own_part(std::byte *full_buffer, size_t index) const;
@@ -97,12 +102,16 @@ class ParamGroup final : public Object {
   Ref<Mesh> mesh;
   Ref<Group> group;
   std::vector<ShardedParam> params;
+  MixedPrecision precision;
   ShardLayout layout;
   InitMode init_mode;
   HostMemory host_memory;  // empty: storage LIBRARY
   ModeChoice mode;
   Region shards;
-  CommonRegion mapped;  // instead, in mode mapped: the full values, in which shards lie
+  CommonRegion mapped;  // in mode mapped: the full values, in which shards lie unless they are cast for it
+  Region cast_shards;   // of this rank, in the dtype of full values, where they are cast and peers read them
+  int64_t cast_version = -1;     // of the values in the copies that are cast
+  int64_t last_cast_gather = 0;  // sequence of the last one that exposed cast_shards
   // Shared with tensors of gradients, which may outlive a plan.
   std::shared_ptr<Buffer> grad_shards = std::make_shared<Buffer>();
   ShardPlaces shard_places;

@@ -41,8 +41,8 @@ void count_collectives(const ParamGroup &unit, PlanReport::Unit &out) {
     const ParamLayout &at = unit.layout.params[i];
     if (at.grad_offset < 0 || at.full_bytes() == 0) continue;
     out.reductions = 1;
-    out.reduced_bytes +=
-        rows_of_rank(at.rows, unit.group->size(), unit.group->rank()).count() * at.row_bytes * (unit.group->size() - 1);
+    const int64_t owned = unit.layout.owned(i, unit.group->rank()).count();
+    out.reduced_bytes += dtype_bytes(at.full_dtype, owned) * (unit.group->size() - 1);
   }
 }
 
@@ -65,7 +65,10 @@ PlanReport::Unit report_unit(const Root &root, const ParamGroup &unit) {
   for (const ShardedParam &p : unit.params) {
     PlanReport::Parameter param;
     param.name = p.param->full_name();
-    param.dtype = dtype_name(p.param->dtype());
+    const tpfsdp_dtype own = p.param->dtype(), full = unit.precision.full_dtype(own);
+    param.dtype = dtype_name(own);
+    param.full_dtype = dtype_name(full);
+    param.reduce_dtype = dtype_name(unit.precision.reduction_dtype(own));
     param.shape = p.param->shape();
     param.trainable = p.param->requires_grad();
     for (int32_t rank = 0; rank < unit.group->size(); ++rank)
@@ -103,6 +106,7 @@ PlanReport report_plan(const Root &root) {
   for (const GradSlot &slot : root.grad_slots) report.grad_slot_bytes.push_back(slot.memory.size_bytes());
   const MemoryReport memory = root.memory_report();
   report.shard_bytes = memory.shard_bytes;
+  report.cast_bytes = memory.cast_bytes;
   report.grad_shard_bytes = memory.grad_shard_bytes;
   report.part_bytes = memory.part_bytes;
   report.peak_bytes = root.planned_bytes;

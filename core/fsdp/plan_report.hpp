@@ -13,6 +13,8 @@ struct PlanReport {
   struct Parameter {
     std::string name;
     std::string dtype;
+    std::string full_dtype;
+    std::string reduce_dtype;
     Shape shape;
     bool trainable = true;
     std::vector<RowRange> rows;  // of dimension 0, by rank of the unit's group
@@ -43,6 +45,7 @@ struct PlanReport {
   std::vector<int64_t> slot_bytes;
   std::vector<int64_t> grad_slot_bytes;
   int64_t shard_bytes = 0;
+  int64_t cast_bytes = 0;  // of shards in the dtype of full values
   int64_t grad_shard_bytes = 0;
   int64_t part_bytes = 0;
   int64_t peak_bytes = 0;  // planned

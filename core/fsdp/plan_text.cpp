@@ -16,6 +16,8 @@ Json json_of(const PlanReport::Parameter &param) {
   for (const RowRange &range : param.rows) rows.push_back({range.begin, range.end});
   return {{"name", param.name},
           {"dtype", param.dtype},
+          {"compute_dtype", param.full_dtype},
+          {"reduce_dtype", param.reduce_dtype},
           {"shape", param.shape},
           {"trainable", param.trainable},
           {"rows_of_ranks", rows}};
@@ -73,6 +75,10 @@ std::string rows_text(const RowRange &range) {
   return range.count() == 0 ? "none" : cat(range.begin, "-", range.end - 1);
 }
 
+std::string dtype_text(const PlanReport::Parameter &param) {
+  return param.full_dtype == param.dtype ? param.dtype : cat(param.dtype, " as ", param.full_dtype);
+}
+
 Rows owner_rows(const PlanReport &report) {
   int32_t most = 1;
   for (const PlanReport::Unit &unit : report.units) most = std::max(most, unit.ranks);
@@ -81,7 +87,7 @@ Rows owner_rows(const PlanReport &report) {
   for (const PlanReport::Unit &unit : report.units) {
     for (const PlanReport::Parameter &param : unit.parameters) {
       rows.push_back(
-          {cat(param.name, param.trainable ? "" : " (frozen)"), unit.name, param.dtype, shape_text(param.shape)});
+          {cat(param.name, param.trainable ? "" : " (frozen)"), unit.name, dtype_text(param), shape_text(param.shape)});
       for (const RowRange &range : param.rows) rows.back().push_back(rows_text(range));
       rows.back().resize(rows[0].size());
     }
@@ -92,6 +98,7 @@ Rows owner_rows(const PlanReport &report) {
 Rows memory_rows(const PlanReport &report) {
   Rows rows{{"memory of this rank", "bytes"}};
   rows.push_back({"shards of parameters", number(report.shard_bytes)});
+  if (report.cast_bytes > 0) rows.push_back({"shards as they are gathered", number(report.cast_bytes)});
   rows.push_back({"shards of gradients", number(report.grad_shard_bytes)});
   for (size_t i = 0; i < report.slot_bytes.size(); ++i)
     rows.push_back({cat("slot ", i, " for full parameters"), number(report.slot_bytes[i])});
@@ -166,6 +173,7 @@ std::string plan_as_json(const PlanReport &report) {
                      {"slot_bytes", report.slot_bytes},
                      {"grad_slot_bytes", report.grad_slot_bytes},
                      {"shard_bytes", report.shard_bytes},
+                     {"cast_bytes", report.cast_bytes},
                      {"grad_shard_bytes", report.grad_shard_bytes},
                      {"part_bytes", report.part_bytes},
                      {"planned_peak_bytes", report.peak_bytes},

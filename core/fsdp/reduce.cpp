@@ -50,12 +50,15 @@ struct Part {
   int64_t elements = 0;
   int64_t wire_bytes = 0;
   int64_t bytes = 0;
-  tpfsdp_dtype dtype = 0;
+  tpfsdp_dtype dtype = 0;  // of the source
+  tpfsdp_dtype reduce_dtype = 0;
+  tpfsdp_dtype output_dtype = 0;
   bool all_trainable = true;
 };
 Part collect(ParamGroup &unit) {
   Part part;
   part.source = unit.held_grad_slot ? unit.held_grad_slot : &unit.accumulator;
+  const bool from_sum = part.source == &unit.accumulator;
   unit.reduce_pieces.clear();
   unit.reduce_counts.clear();
   for (size_t i = 0; i < unit.params.size(); ++i) {
@@ -65,18 +68,20 @@ Part collect(ParamGroup &unit) {
       continue;
     }
     const ParamLayout &at = unit.layout.params[i];
-    const RowRange rows = rows_of_rank(at.rows, unit.group->size(), unit.group->rank());
-    const int64_t element = dtype_bytes(p.param->dtype(), 1);
-    TPFSDP_CHECK(part.dtype == 0 || part.dtype == p.param->dtype());
-    part.dtype = p.param->dtype();
-    part.elements += full_elements(unit, i);
-    part.bytes += at.full_bytes();
-    part.wire_bytes += rows.count() * at.row_bytes * (unit.group->size() - 1);
+    const ElementRange owned = unit.layout.owned(i, unit.group->rank());
+    const tpfsdp_dtype dtype = from_sum ? at.reduce_dtype : at.full_dtype;
+    TPFSDP_CHECK(part.dtype == 0 || part.dtype == dtype);
+    part.dtype = dtype;
+    part.reduce_dtype = at.reduce_dtype;
+    part.output_dtype = at.dtype;
+    part.elements += at.elements();
+    part.bytes += dtype_bytes(dtype, at.elements());
+    part.wire_bytes += dtype_bytes(dtype, owned.count()) * (unit.group->size() - 1);
     unit.reduce_counts.push_back(i);
-    unit.reduce_counts.push_back(static_cast<uint64_t>(full_elements(unit, i)));
-    unit.reduce_pieces.push_back({0, p.param->has(Face::kGrad) ? 1 : 0,
-                                  (at.grad_offset + rows.begin * at.row_bytes) / element,
-                                  rows.count() * at.row_elements, p.grad_shard});
+    unit.reduce_counts.push_back(static_cast<uint64_t>(at.elements()));
+    const int64_t offset = (from_sum ? at.sum_offset : at.grad_offset) / dtype_bytes(dtype, 1);
+    unit.reduce_pieces.push_back(
+        {0, p.param->has(Face::kGrad) ? 1 : 0, offset + owned.begin, owned.count(), p.grad_shard});
   }
   return part;
 }
@@ -85,8 +90,8 @@ void reduce_alone(ParamGroup &unit, const Part &part) {
   const std::byte *base = part.source->memory.data();
   for (const tpfsdp_backend_piece &piece : unit.reduce_pieces) {
     const void *input = base + dtype_bytes(part.dtype, piece.source_offset);
-    reduce(TPFSDP_REDUCE_SUM, &input, 1, part.dtype, part.dtype, piece.target, part.dtype, piece.count, 1.0,
-           piece.accumulate != 0);
+    reduce(TPFSDP_REDUCE_SUM, &input, 1, part.dtype, part.reduce_dtype, piece.target, part.output_dtype, piece.count,
+           1.0, piece.accumulate != 0);
   }
 }
 
@@ -95,7 +100,7 @@ void show_gradients(ParamGroup &unit) {
   // A callback may write its shard. Who has posted its reduction has resharded before, so this does not wait.
   const bool may_write =
       std::any_of(unit.params.begin(), unit.params.end(), [](const ShardedParam &p) { return bool(p.grad_reduced); });
-  if (unit.mapped && may_write) unit.mapped.wait_released(true);
+  if (unit.has_mapped_shards() && may_write) unit.mapped.wait_released(true);
   for (ShardedParam &p : unit.params) {
     if (!p.is_reducing) continue;
     p.is_reducing = false;
@@ -138,7 +143,9 @@ Status issue_reduction(ParamGroup &unit, bool may_wait) {
     op.struct_size = sizeof op;
     op.kind = TPFSDP_BACKEND_KIND_REDUCE_SCATTER;
     op.op = TPFSDP_REDUCE_AVG;
-    op.dtype = op.reduce_dtype = op.output_dtype = part.dtype;
+    op.dtype = part.dtype;
+    op.reduce_dtype = part.reduce_dtype;
+    op.output_dtype = part.output_dtype;
     op.source = -1;
     op.unit = unit.number;
     op.divisor = unit.group->size();

@@ -67,7 +67,7 @@ void settle(Module &module) {
     throw;
   }
   for (State *state : root->states) state->root = root;
-  for (const ParamGroup *unit : root->units) root->account.add(unit->shard_bytes());
+  for (const ParamGroup *unit : root->units) root->account.add(unit->shard_bytes() + unit->mapped_cast_bytes());
 }
 
 // The outermost sharded module on the way up; null: none.
@@ -160,7 +160,7 @@ void Root::forget(State &state) noexcept {
       unit->group->give_up();
     drop_full_parameters(*unit);
     if (unit->held_grad_slot) unit->held_grad_slot->holder = nullptr;
-    account.subtract(unit->shard_bytes() + unit->grad_shards->size_bytes());
+    account.subtract(unit->shard_bytes() + unit->mapped_cast_bytes() + unit->grad_shards->size_bytes());
     std::erase(units, unit);
     std::erase(reductions, unit);
     for (PastForward &past : post_forward_order) {

@@ -18,6 +18,7 @@ namespace tpfsdp {
 struct MemoryReport {
   int32_t spare_slots = 0;
   int64_t shard_bytes = 0;
+  int64_t cast_bytes = 0;  // shards in the dtype of full values
   int64_t grad_shard_bytes = 0;
   int64_t slot_bytes = 0;
   int64_t grad_slot_bytes = 0;    // and memory for second commits

@@ -15,18 +15,27 @@ int64_t append(int64_t &end, int64_t size_bytes) {
   return offset;
 }
 
-ShardPlaces places(const ShardLayout &layout, int32_t rank, bool of_gradients) {
+enum class Kind { kValues, kCastValues, kGradients };
+
+ShardPlaces places(const ShardLayout &layout, int32_t rank, Kind kind) {
   ShardPlaces out;
   out.offsets.reserve(layout.params.size());
-  for (const ParamLayout &param : layout.params) {
-    if (of_gradients && param.grad_offset < 0) {
+  for (size_t i = 0; i < layout.params.size(); ++i) {
+    const ParamLayout &param = layout.params[i];
+    if (kind == Kind::kGradients && param.grad_offset < 0) {
       out.offsets.push_back(-1);
       continue;
     }
-    out.offsets.push_back(
-        append(out.size_bytes, rows_of_rank(param.rows, layout.world_size, rank).count() * param.row_bytes));
+    const tpfsdp_dtype dtype = kind == Kind::kCastValues ? param.full_dtype : param.dtype;
+    out.offsets.push_back(append(out.size_bytes, dtype_bytes(dtype, layout.owned(i, rank).count())));
   }
   return out;
+}
+
+void check_rows(const ParamLayout &param, tpfsdp_dtype dtype) {
+  if (param.row_elements % 8 * dtype_bits(dtype) % 8 != 0)
+    fail(TPFSDP_ERR_UNSUPPORTED, "rows of ", param.row_elements, " ", dtype_name(dtype),
+         " elements are not whole bytes and cannot be cut");
 }
 
 }  // namespace
@@ -42,29 +51,42 @@ RowRange rows_of_rank(int64_t rows, int32_t world_size, int32_t rank) {
   return {start(rank), start(rank + 1)};
 }
 
+int64_t ParamLayout::bytes(tpfsdp_dtype dtype, int64_t count) { return dtype_bytes(dtype, count); }
+
 ShardLayout::ShardLayout(const std::vector<ParamSpec> &specs, int32_t ranks) : world_size(ranks) {
   params.reserve(specs.size());
   for (const ParamSpec &spec : specs) {
-    dtype_bytes(spec.dtype, element_count(spec.shape));  // refuses what does not fit
     ParamLayout param;
     param.rows = spec.shape.front();
+    param.dtype = spec.dtype;
+    param.full_dtype = spec.full_dtype != 0 ? spec.full_dtype : spec.dtype;
+    param.reduce_dtype = spec.reduce_dtype != 0 ? spec.reduce_dtype : spec.dtype;
+    for (const tpfsdp_dtype dtype : {param.dtype, param.full_dtype, param.reduce_dtype})
+      dtype_bytes(dtype, element_count(spec.shape));  // refuses what does not fit
     const bool is_empty = std::find(spec.shape.begin(), spec.shape.end(), 0) != spec.shape.end();
     param.row_elements = is_empty ? 0 : element_count(Shape(spec.shape.begin() + 1, spec.shape.end()));
-    if (param.row_elements % 8 * dtype_bits(spec.dtype) % 8 != 0)
-      fail(TPFSDP_ERR_UNSUPPORTED, "rows of ", param.row_elements, " ", dtype_name(spec.dtype),
-           " elements are not whole bytes and cannot be cut");
-    param.row_bytes = dtype_bytes(spec.dtype, param.row_elements);
+    check_rows(param, spec.dtype);
     param.full_offset = append(full_bytes, param.full_bytes());
     param.grad_offset = spec.trainable ? append(grad_bytes, param.full_bytes()) : -1;
+    param.sum_offset = spec.trainable ? append(sum_bytes, param.sum_bytes()) : -1;
     logical_bytes += param.full_bytes();
+    is_cast = is_cast || param.is_cast();
     params.push_back(param);
-    if (gather_dtype == 0) gather_dtype = spec.dtype;
-    if (gather_dtype != spec.dtype || dtype_bits(spec.dtype) < 8) gather_dtype = TPFSDP_DTYPE_U8;
+    if (gather_dtype == 0) gather_dtype = param.full_dtype;
+    if (gather_dtype != param.full_dtype || dtype_bits(param.full_dtype) < 8) gather_dtype = TPFSDP_DTYPE_U8;
   }
 }
 
-ShardPlaces ShardLayout::shard_places(int32_t rank) const { return places(*this, rank, false); }
+ElementRange ShardLayout::owned(size_t param, int32_t rank) const {
+  const ParamLayout &at = params[param];
+  const RowRange rows = rows_of_rank(at.rows, world_size, rank);
+  return {rows.begin * at.row_elements, rows.end * at.row_elements};
+}
 
-ShardPlaces ShardLayout::grad_shard_places(int32_t rank) const { return places(*this, rank, true); }
+ShardPlaces ShardLayout::shard_places(int32_t rank) const { return places(*this, rank, Kind::kValues); }
+
+ShardPlaces ShardLayout::cast_shard_places(int32_t rank) const { return places(*this, rank, Kind::kCastValues); }
+
+ShardPlaces ShardLayout::grad_shard_places(int32_t rank) const { return places(*this, rank, Kind::kGradients); }
 
 }  // namespace tpfsdp

@@ -13,11 +13,21 @@ namespace tpfsdp {
 
 struct ParamSpec {
   Shape shape;  // at least one dimension
-  tpfsdp_dtype dtype = 0;
+  tpfsdp_dtype dtype = 0;  // of shards and their gradients
   bool trainable = true;
+  // 0: the same.
+  tpfsdp_dtype full_dtype = 0;    // of full values, and of gradients before their reduction
+  tpfsdp_dtype reduce_dtype = 0;  // of the reduction, and of gradients that add up before it
 };
 
 struct RowRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t count() const { return end - begin; }
+};
+
+// Of a parameter, in row-major order.
+struct ElementRange {
   int64_t begin = 0;
   int64_t end = 0;
   int64_t count() const { return end - begin; }
@@ -28,10 +38,20 @@ RowRange rows_of_rank(int64_t rows, int32_t world_size, int32_t rank);
 struct ParamLayout {
   int64_t rows = 0;
   int64_t row_elements = 0;
-  int64_t row_bytes = 0;
+  tpfsdp_dtype dtype = 0;
+  tpfsdp_dtype full_dtype = 0;
+  tpfsdp_dtype reduce_dtype = 0;
   int64_t full_offset = 0;  // bytes in the full buffer
   int64_t grad_offset = 0;  // bytes in the gradient buffer; -1: frozen
-  int64_t full_bytes() const { return rows * row_bytes; }
+  int64_t sum_offset = 0;   // bytes in the buffer of gradients that add up; -1: frozen
+  int64_t elements() const { return rows * row_elements; }
+  int64_t value_bytes() const { return bytes(dtype, elements()); }  // as the host gave it
+  int64_t full_bytes() const { return bytes(full_dtype, elements()); }
+  int64_t sum_bytes() const { return bytes(reduce_dtype, elements()); }
+  bool is_cast() const { return dtype != full_dtype; }
+
+ private:
+  static int64_t bytes(tpfsdp_dtype dtype, int64_t count);
 };
 
 struct ShardPlaces {
@@ -44,13 +64,17 @@ struct ShardLayout {
   int32_t world_size = 1;
   int64_t full_bytes = 0;         // alignment included
   int64_t grad_bytes = 0;         // of trainable parameters, alignment included
+  int64_t sum_bytes = 0;          // the same, in the dtypes of their reductions
   int64_t logical_bytes = 0;      // without alignment
-  tpfsdp_dtype gather_dtype = 0;  // the one of all parameters, or u8 for bytes of several
+  tpfsdp_dtype gather_dtype = 0;  // the one of all full values, or u8 for bytes of several
+  bool is_cast = false;           // of some, full values have another dtype than shards
 
   // Throws UNSUPPORTED for rows that are not whole bytes, INVALID_ARGUMENT for sizes that do not fit in 64 bits.
   ShardLayout(const std::vector<ParamSpec> &specs, int32_t world_size);
 
+  ElementRange owned(size_t param, int32_t rank) const;
   ShardPlaces shard_places(int32_t rank) const;
+  ShardPlaces cast_shard_places(int32_t rank) const;  // of shards in the dtype of full values
   ShardPlaces grad_shard_places(int32_t rank) const;  // offsets -1 for frozen parameters
 };
 

@@ -27,6 +27,7 @@ class State final : public ModuleState {
   Ref<ParamGroup> unit;           // null: no parameters of its own
   ReshardKind reshard_kind = ReshardKind::kAuto;
   int32_t reshard_size = 0;  // ranks, of kSize
+  MixedPrecision precision;
   Switches switches;
   bool has_kept_after_backward = false;  // once was told to: the plan gives it a slot of its own
   // Explicit prefetch; empty: none in forward, the recorded order in backward. They may end before this state.

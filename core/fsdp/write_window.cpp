@@ -49,7 +49,7 @@ void refuse_pins(const Root &root) {
 // What other ranks compute on: a unit that stays full would change under them.
 void refuse_common(const Root &root, const char *when, bool also_shared) {
   const std::string full = names_of(root, [&](const ParamGroup &unit) {
-    return unit.is_full() && (unit.mapped || (also_shared && unit.mode.is_common()));
+    return unit.is_full() && (unit.has_mapped_shards() || (also_shared && unit.mode.is_common()));
   });
   if (!full.empty())
     fail(TPFSDP_ERR_STATE, "unit(s) ", full, " are full ", when,
@@ -60,7 +60,7 @@ void refuse_common(const Root &root, const char *when, bool also_shared) {
 // Mapped shards are what peers compute on, until they have resharded.
 void wait_mapped_released(Root &root) {
   for (ParamGroup *unit : root.units) {
-    if (unit->mapped) unit->mapped.wait_released(true);
+    if (unit->has_mapped_shards()) unit->mapped.wait_released(true);
   }
 }
 

@@ -53,12 +53,12 @@ void Param::remove_place(Module *module, const std::string &name) noexcept {
 void Param::show(Face face, void *data, const Shape &shape, Showing how) {
   tpfsdp_view &view = views_[index(face)];
   if (how.is_anew || view.data != data || view.epoch == 0) ++view.epoch;
-  view.size_bytes = dtype_bytes(dtype_, element_count(shape));
+  view.dtype = how.dtype != 0 ? how.dtype : dtype_;
+  view.size_bytes = dtype_bytes(view.dtype, element_count(shape));
   view.data = view.size_bytes > 0 ? data : nullptr;
   view.shape = shape.empty() ? nullptr : shape.data();
   view.strides = nullptr;
   view.ndim = static_cast<int32_t>(shape.size());
-  view.dtype = dtype_;
   view.device_type = TPFSDP_DEVICE_CPU;
   view.device_id = 0;
   view.read_only = how.is_read_only ? 1 : 0;

@@ -47,7 +47,8 @@ class Param final : public Object {
   const tpfsdp_view &view(Face face) const { return views_[index(face)]; }
   bool has(Face face) const { return views_[index(face)].dtype != 0; }
   struct Showing {
-    bool is_anew = false;  // other memory, even where the address is the same
+    tpfsdp_dtype dtype = 0;  // 0: the parameter's own
+    bool is_anew = false;    // other memory, even where the address is the same
     bool is_read_only = false;
   };
   // The shape is borrowed for as long as the face is shown.

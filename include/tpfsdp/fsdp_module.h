@@ -26,6 +26,8 @@ typedef struct tpfsdp_fsdp_module_info {
   tpfsdp_bool manual_backward_finalization;
   tpfsdp_bool unshard_in_backward;
   tpfsdp_bool reduce_unused_params;
+  tpfsdp_dtype input_dtype;      /**< the host should cast floating inputs of forward to this; 0: leave them */
+  tpfsdp_dtype output_dtype;     /**< the host should cast floating outputs to this; 0: leave them */
   int32_t reserved;
 } tpfsdp_fsdp_module_info;
 

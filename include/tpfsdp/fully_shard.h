@@ -58,7 +58,7 @@ enum {
                                   fully_shard */
 };
 
-/** The array and the callback are borrowed and copied; handles in the array are borrowed. */
+/** The array, the policy and the callback are borrowed and copied; handles in the array are borrowed. */
 typedef struct tpfsdp_fully_shard_options {
   uint32_t struct_size;
   tpfsdp_init_mode init;
@@ -66,6 +66,7 @@ typedef struct tpfsdp_fully_shard_options {
   tpfsdp_unshard_mode unshard_mode;  /**< with storage HOST, reshard SIZE or a backend that has no such memory it is
                                           PRIVATE */
   int32_t reserved;
+  TPFSDP_NULLABLE const tpfsdp_mixed_precision_policy *mp_policy; /**< NULL: everything in the parameter's own dtype */
   TPFSDP_NULLABLE const tpfsdp_memory_callback *host_memory; /**< storage HOST: full parameters live there; NULL:
                                                                   storage LIBRARY */
   TPFSDP_NULLABLE tpfsdp_param *const *ignored_params; /**< never touched: not cut, moved or reduced */

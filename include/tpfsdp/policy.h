@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where full parameters live: the host's own memory, on request. */
+ * How to shard: precision, and whose memory full parameters live in. */
 #ifndef TPFSDP_POLICY_H
 #define TPFSDP_POLICY_H
 
@@ -9,6 +9,22 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/**
+ * Dtypes of computing and reducing: f64, f32, f16, bf16, or 0. Shards, their gradients and so the optimizer's state keep
+ * the parameter's own dtype; parameters of other dtypes are never cast, nor are buffers. The library touches no
+ * activations: it says which dtypes they should have (tpfsdp_fsdp_module_info). PyTorch: MixedPrecisionPolicy.
+ */
+typedef struct tpfsdp_mixed_precision_policy {
+  uint32_t struct_size;
+  tpfsdp_dtype param_dtype;          /**< of full values, of the gather and of the gradients that the host gives; 0: the
+                                          parameter's own */
+  tpfsdp_dtype reduce_dtype;         /**< of the reduction, and of gradients that add up without sync; 0: the
+                                          parameter's own */
+  tpfsdp_dtype output_dtype;         /**< what the host should cast floating outputs to; 0: leave them */
+  tpfsdp_toggle cast_forward_inputs; /**< ON: the host should cast floating inputs to param_dtype */
+  int32_t reserved;
+} tpfsdp_mixed_precision_policy;
 
 typedef int32_t tpfsdp_memory_op;
 enum {

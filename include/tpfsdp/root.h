@@ -15,7 +15,8 @@ extern "C" {
 
 /**
  * What a root's tree holds on this rank, exactly: the memory that its regions and slots were given, alignment
- * included. total_bytes is shards + gradient shards + slots + gradient slots + parts + accumulators.
+ * included. total_bytes is shards + their casts + gradient shards + slots + gradient slots + parts + accumulators. Of memory that
+ * all ranks of a host have mapped each rank counts its part: those of all add up to the whole.
  */
 typedef struct tpfsdp_memory_info {
   uint32_t struct_size;
@@ -23,6 +24,7 @@ typedef struct tpfsdp_memory_info {
   int32_t grad_slot_count;
   int32_t spare_slot_count;   /**< slots for unshards outside the plan, allocated once */
   int64_t shard_bytes;        /**< shards of parameters */
+  int64_t cast_bytes;         /**< copies of shards in the dtype of computing, where a policy has another one */
   int64_t grad_shard_bytes;   /**< shards of gradients */
   int64_t slot_bytes;         /**< all slots, spares included */
   int64_t grad_slot_bytes;

@@ -62,7 +62,8 @@ typedef struct tpfsdp_counters {
   int64_t gathered_bytes;  /**< full parameters made, as their shapes say */
   int64_t reduced_bytes;   /**< full gradients reduced, as their shapes say */
   int64_t wire_bytes;      /**< moved between ranks, without what was this rank's own already */
-  int64_t filled_bytes;    /**< written by this rank for others to use: its parts of common slots (unshard mode SHARED) */
+  int64_t filled_bytes;    /**< written by this rank for gathers: its parts of common slots (unshard mode SHARED), and
+                                copies of its shards in the dtype of computing where they had changed */
   int64_t copies;          /**< beside the collectives: add_grad and second commits */
   int64_t copied_bytes;
   int64_t prefetch_hits;   /**< gathers that were asked for and under way already */

@@ -52,11 +52,13 @@ typedef struct tpfsdp_unit_info {
   int32_t pin_count;
   int32_t slot;                     /**< units with the same number share memory */
   tpfsdp_unshard_mode unshard_mode; /**< the one in force; AUTO: not decided before the first step */
+  tpfsdp_dtype param_dtype;         /**< of its policy; 0: each parameter's own */
+  tpfsdp_dtype reduce_dtype;        /**< of its policy; 0: each parameter's own */
   int64_t shard_bytes;              /**< of this rank, in shards */
   int64_t full_bytes;               /**< gathered, alignment included */
   int64_t logical_bytes;            /**< gathered, without alignment and padding */
   int64_t wire_bytes;               /**< what one gather brings to this rank; 0 in SHARED and MAPPED */
-  int64_t grad_bytes;               /**< one full gradient, alignment included */
+  int64_t grad_bytes;               /**< one full gradient in the dtype of computing, alignment included */
   int64_t version;                  /**< counts the write windows that were closed */
   int64_t unshards;                 /**< gathers that were started */
   int64_t deferred_reshards;        /**< put off to an unpin */

@@ -86,7 +86,7 @@ TEST(ShardLayout, B017_SizesAreSixtyFourBitsWide) {
   EXPECT_EQ(counts_of(kRows, 4), (Counts{536870914, 536870914, 536870914, 536870914}));
   EXPECT_EQ(begins_of(kRows, 4), (Counts{0, 536870914, 1073741828, 1610612742}));
   const ShardLayout layout({{{3, 5}, TPFSDP_DTYPE_F32, true}, {{kRows}, TPFSDP_DTYPE_F64, true}}, 4);
-  EXPECT_EQ(layout.params[1].row_bytes, 8);
+  EXPECT_EQ(layout.params[1].full_bytes() / layout.params[1].rows, 8);
   EXPECT_EQ(layout.params[1].full_bytes(), 17179869248);
   EXPECT_EQ(layout.params[1].full_offset, 256);
   EXPECT_EQ(layout.full_bytes, 17179869504);
@@ -110,7 +110,7 @@ TEST(ShardLayout, RowsOfPartBytesCannotBeCut) {
   EXPECT_THAT(text, HasSubstr("rows of 3"));
   EXPECT_THAT(text, HasSubstr("f4_e2m1fn"));
   const ShardLayout layout({{{3, 4}, TPFSDP_DTYPE_F4_E2M1FN, false}}, 2);
-  EXPECT_EQ(layout.params[0].row_bytes, 2);
+  EXPECT_EQ(layout.params[0].full_bytes() / layout.params[0].rows, 2);
   EXPECT_EQ(layout.gather_dtype, TPFSDP_DTYPE_U8);
 }
 
@@ -177,7 +177,7 @@ TEST(ShardLayout, B018_PaddingIsBoundedByTheAlignment) {
       ASSERT_LE(places.size_bytes, layout.full_bytes + 255 * static_cast<int64_t>(specs.size()));
       shards += places.size_bytes;
       for (size_t p = 0; p < specs.size(); ++p) {
-        const int64_t size = rows_of_rank(layout.params[p].rows, world, rank).count() * layout.params[p].row_bytes;
+        const int64_t size = dtype_bytes(layout.params[p].dtype, layout.owned(p, rank).count());
         ASSERT_EQ(places.offsets[p] % alignment_for(size), 0);
         if (p + 1 < specs.size()) {
           ASSERT_LE(places.offsets[p] + size, places.offsets[p + 1]);
