@@ -24,10 +24,11 @@ std::set<std::string> words(const std::string &text) {
 
 // What a set-up's "needs" may name and is there.
 const auto kFeatures =
-    words("gradient_sync prefetch_lists reshard_setters reshard_size unshard_in_backward reduce_scatter_unused_params");
+    words("gradient_sync prefetch_lists reshard_setters reshard_size unshard_in_backward reduce_scatter_unused_params "
+          "mixed_precision");
 const auto kSetupFields = words(
     "needs units reshard_after_forward ignored tied order unused after_shard each_micro_batch "
-    "forwards_per_backward input_requires_grad zero_grad error");
+    "forwards_per_backward input_requires_grad zero_grad error mp_policy input_dtype");
 // What a file may say of a case, and the results that are compared, alone or as per_rank_<name>; the last two are not.
 const auto kFileFields = words(
     "case world desc iters batch micro_batches params setup error local_shapes output0 output_dtype losses "

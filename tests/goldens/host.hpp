@@ -4,8 +4,8 @@
 // parameter gets its gradient once, when all its uses in a backward have theirs.
 #pragma once
 
+#include "goldens/low_precision.hpp"
 #include "goldens/model.hpp"
-#include "support/toy_host.hpp"
 
 namespace goldens {
 
@@ -16,13 +16,23 @@ class Host {
       : model_(model),
         order_(model.forward_order()),
         rows_(golden.data.at("batch")),
+        compute_dtype_(compute_dtype(golden)),
+        input_dtype_(dtype_named(golden.setup.value("input_dtype", ""))),
+        math_(compute_dtype_ == TPFSDP_DTYPE_BF16),
         input_requires_grad_(golden.setup.value("input_requires_grad", false)) {}
 
   size_t input_size() const { return static_cast<size_t>(rows_ * order_.at(0)->in); }
 
+  // What the outputs of forward have.
+  tpfsdp_dtype output_dtype() const {
+    const tpfsdp_dtype wished = info().output_dtype;
+    return wished != 0 ? wished : compute_dtype_;
+  }
+
   // Remembered until backward.
   std::vector<T> forward(std::vector<T> x) {
     API(tpfsdp_module_pre_forward, model_.root());
+    take_input(x);
     forwards_.emplace_back();
     bool needs_grad = input_requires_grad_;
     for (const Layer *layer : order_) {
@@ -45,7 +55,10 @@ class Host {
         }
       }
     }
-    for (; !forwards_.empty(); forwards_.pop_back(), dys.pop_back()) backward(forwards_.back(), dys.back());
+    for (; !forwards_.empty(); forwards_.pop_back(), dys.pop_back()) {
+      math_.round(dys.back());  // the loss is in f32
+      backward(forwards_.back(), dys.back());
+    }
     pending_.clear();
     API(tpfsdp_module_end_backward, model_.root());
   }
@@ -66,18 +79,39 @@ class Host {
     std::vector<T> values;
   };
 
-  static const T *full(const Param *param) { return param ? toy::full<T>(param->handle) : nullptr; }
+  static std::vector<T> full(const Param *param) {
+    return param ? numbers<T>(api::face(param->handle, TPFSDP_FACE_FULL)) : std::vector<T>();
+  }
+
+  static tpfsdp_dtype compute_dtype(const Golden &golden) {
+    const json policy = golden.setup.value("mp_policy", json::object());
+    return policy.contains("param_dtype") ? dtype_named(policy.at("param_dtype")) : toy::dtype_of<T>();
+  }
+
+  tpfsdp_fsdp_module_info info() const {
+    tpfsdp_fsdp_module_info info = TPFSDP_INIT(tpfsdp_fsdp_module_info);
+    API(tpfsdp_fsdp_module_get_info, model_.root(), &info);
+    return info;
+  }
+
+  // Cast as the library wishes; a host cannot multiply two dtypes.
+  void take_input(std::vector<T> &x) const {
+    tpfsdp_dtype dtype = input_dtype_ != 0 ? input_dtype_ : toy::dtype_of<T>();
+    if (const tpfsdp_dtype wished = info().input_dtype; wished != 0) dtype = wished;
+    if (dtype != compute_dtype_)
+      throw api::Error(TPFSDP_ERR_STATE, -1, "an input of " + dtype_name(dtype) + " meets weights of another dtype");
+    math_.round(x);
+  }
 
   std::vector<T> forward(Use &use) const {
     const Layer &layer = *use.layer;
     for (tpfsdp_module *module : layer.modules) API(tpfsdp_module_pre_forward, module);
-    use.y.resize(static_cast<size_t>(rows_ * layer.out));
-    toy::linear_forward(use.x.data(), full(layer.weight), full(layer.bias), use.y.data(), rows_, layer.in, layer.out);
+    use.y = math_.linear(use.x, full(layer.weight), full(layer.bias), rows_, layer.in, layer.out);
     if (layer.relu) {
       for (T &value : use.y) value = std::max(value, T{0});
     }
     std::vector<T> out = use.y;
-    for (size_t i = 0; layer.residual && i < out.size(); ++i) out[i] += use.x[i];
+    if (layer.residual) math_.add(out, use.x);
     for (size_t i = layer.modules.size(); i-- > 0;) API(tpfsdp_module_post_forward, layer.modules[i]);
     return out;
   }
@@ -107,9 +141,8 @@ class Host {
     std::vector<T> dy = dout, dx(use.x.size());
     for (size_t i = 0; layer.relu && i < dy.size(); ++i) dy[i] = use.y[i] > 0 ? dy[i] : T{0};
     std::vector<T> dweight(static_cast<size_t>(layer.in * layer.out)), dbias(static_cast<size_t>(layer.out));
-    toy::linear_backward(use.x.data(), full(layer.weight), dy.data(), dx.data(), dweight.data(), dbias.data(), rows_,
-                         layer.in, layer.out);
-    for (size_t i = 0; layer.residual && i < dx.size(); ++i) dx[i] += dout[i];
+    math_.linear_backward(use.x, full(layer.weight), dy, dx, dweight, dbias, rows_, layer.in, layer.out);
+    if (layer.residual) math_.add(dx, dout);
     take(layer.weight, dweight);
     take(layer.bias, dbias);
     return dx;
@@ -119,7 +152,7 @@ class Host {
     if (!param || !param->trains) return;
     Sum &sum = pending_.at(param);
     sum.values.resize(gradient.size());
-    for (size_t i = 0; i < gradient.size(); ++i) sum.values[i] += gradient[i];
+    math_.add(sum.values, gradient);
     if (--sum.uses > 0) return;
     if (!is_sharded(param->handle)) {
       std::vector<T> &own = own_gradients[param->name];
@@ -127,13 +160,17 @@ class Host {
       for (size_t i = 0; i < own.size(); ++i) own[i] += sum.values[i];
       return;
     }
-    std::copy(sum.values.begin(), sum.values.end(), toy::grad_buffer<T>(param->handle));
+    tpfsdp_view buffer{};
+    API(tpfsdp_param_get_grad_buffer, param->handle, 0, &buffer);
+    store(sum.values, buffer);
     API(tpfsdp_param_grad_ready, param->handle);
   }
 
   const Model &model_;
   std::vector<const Layer *> order_;
   int64_t rows_;
+  tpfsdp_dtype compute_dtype_, input_dtype_;
+  Arithmetic<T> math_;
   bool input_requires_grad_;
   std::vector<std::vector<Use>> forwards_;
   std::map<const Param *, Sum> pending_;

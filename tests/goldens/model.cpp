@@ -173,6 +173,15 @@ void Model::shard() {
     kind = TPFSDP_RESHARD_SIZE;
     options.reshard_after_forward.size = reshard;
   }
+  tpfsdp_mixed_precision_policy policy = TPFSDP_INIT(tpfsdp_mixed_precision_policy);
+  if (golden_.setup.contains("mp_policy")) {
+    const json &given = golden_.setup.at("mp_policy");
+    policy.param_dtype = dtype_named(given.value("param_dtype", ""));
+    policy.reduce_dtype = dtype_named(given.value("reduce_dtype", ""));
+    policy.output_dtype = dtype_named(given.value("output_dtype", ""));
+    if (!given.value("cast_forward_inputs", true)) policy.cast_forward_inputs = TPFSDP_TOGGLE_OFF;
+    options.mp_policy = &policy;
+  }
   std::vector<tpfsdp_param *> ignored;
   for (const std::string name : golden_.setup.value("ignored", json::array())) ignored.push_back(param(name).handle);
   options.ignored_params = ignored.data();
@@ -185,11 +194,25 @@ void Model::shard() {
   tree_.shard({tree_.root}, kind, options);
 }
 
+namespace {
+
+const std::map<tpfsdp_dtype, std::string> kDtypeNames{
+    {TPFSDP_DTYPE_U8, "u8"},   {TPFSDP_DTYPE_I64, "i64"},   {TPFSDP_DTYPE_F32, "f32"},
+    {TPFSDP_DTYPE_F64, "f64"}, {TPFSDP_DTYPE_BF16, "bf16"}, {TPFSDP_DTYPE_F16, "f16"}};
+
+}  // namespace
+
 std::string dtype_name(tpfsdp_dtype dtype) {
-  static const std::map<tpfsdp_dtype, const char *> kNames{
-      {TPFSDP_DTYPE_U8, "u8"}, {TPFSDP_DTYPE_I64, "i64"}, {TPFSDP_DTYPE_F32, "f32"}, {TPFSDP_DTYPE_F64, "f64"}};
-  const auto at = kNames.find(dtype);
-  return at == kNames.end() ? "dtype " + std::to_string(dtype) : at->second;
+  const auto at = kDtypeNames.find(dtype);
+  return at == kDtypeNames.end() ? "dtype " + std::to_string(dtype) : at->second;
+}
+
+tpfsdp_dtype dtype_named(const std::string &name) {
+  if (name.empty()) return 0;
+  for (const auto &[dtype, known] : kDtypeNames) {
+    if (known == name) return dtype;
+  }
+  throw std::runtime_error("no dtype is named " + name);
 }
 
 bool is_sharded(tpfsdp_param *param) {

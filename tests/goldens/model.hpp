@@ -57,6 +57,7 @@ class Model {
 
 // As the golden files write it.
 std::string dtype_name(tpfsdp_dtype dtype);
+tpfsdp_dtype dtype_named(const std::string &name);  // "": none
 
 bool is_sharded(tpfsdp_param *param);
 
