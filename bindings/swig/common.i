@@ -25,7 +25,7 @@ M(log) M(interrupt) M(listening) M(rank) M(grad_reduced) M(memory) M(module)
 
 %define TPFSDP_EACH_RECORD(M)
 M(error_info) M(context_options) M(context_info) M(shard_info) M(hook_options) M(group_info) M(mesh_info) M(param_info)
-M(module_options) M(module_info) M(fully_shard_options) M(unit_info) M(memory_info) M(fsdp_module_info)
+M(module_options) M(module_info) M(fully_shard_options) M(mixed_precision_policy) M(unit_info) M(memory_info) M(fsdp_module_info)
 M(scope_options) M(trace_event) M(counters)
 %enddef
 

@@ -62,7 +62,7 @@ def test_what_becomes_of_a_module() -> None:
     tpfsdp.run_ranks(3, work)
 
 
-@pytest.mark.parametrize("argument", ["shard_placement_fn", "mp_policy", "offload_policy", "dp_mesh_dims"])
+@pytest.mark.parametrize("argument", ["shard_placement_fn", "offload_policy", "dp_mesh_dims"])
 def test_unsupported_arguments_are_named(alone: tpfsdp.Context, argument: str) -> None:
     model = MLP()
     with pytest.raises(tpfsdp.Unsupported, match=argument):

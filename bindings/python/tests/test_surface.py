@@ -19,7 +19,7 @@ MODULE_METHODS: dict[str, Any] = NAMES["FullyShardedDataParallel"]["methods"]
 MISSING_NAMES = {
     "BackwardPrefetch", "CPUOffload", "CPUOffloadPolicy", "DataParallelMeshDims", "FullOptimStateDictConfig",
     "FullStateDictConfig", "FullyShardedDataParallel", "LocalOptimStateDictConfig", "LocalStateDictConfig",
-    "MixedPrecision", "MixedPrecisionPolicy", "OffloadPolicy", "OptimStateDictConfig", "OptimStateKeyType",
+    "MixedPrecision", "OffloadPolicy", "OptimStateDictConfig", "OptimStateKeyType",
     "ShardedOptimStateDictConfig", "ShardedStateDictConfig", "ShardingStrategy", "StateDictConfig", "StateDictSettings",
     "StateDictType", "share_comm_ctx",
 }  # fmt: skip

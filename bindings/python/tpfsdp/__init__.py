@@ -55,6 +55,7 @@ from .group import Group
 from .host_memory import HostMemory
 from .manual import end_backward, fail_forward, post_backward, post_forward, pre_backward, pre_forward
 from .mesh import DeviceMesh, init_device_mesh
+from .mixed_precision import MixedPrecisionPolicy
 from .module import Module, ModuleList
 from .parameter import Parameter, RemovableHandle, ShardInfo
 from .ranks import run_ranks

@@ -45,6 +45,11 @@ def to_numpy(code: int) -> np.dtype[Any]:
     return dtype
 
 
+def or_none(code: int) -> np.dtype[Any] | None:
+    """The same; None where there is no dtype."""
+    return to_numpy(code) if code else None
+
+
 def from_numpy(dtype: Any) -> int:
     """The library's code of a NumPy dtype."""
     code = _from_numpy.get(np.dtype(dtype))

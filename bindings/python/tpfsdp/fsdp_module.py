@@ -7,7 +7,7 @@ import dataclasses
 from types import TracebackType
 from typing import Any
 
-from . import capi
+from . import capi, dtypes
 from ._handle import ask, read_blob, snapshot
 from .errors import InvalidArgument, Unsupported
 from .unit import MemoryInfo, UnitInfo, memory_of, units_of
@@ -63,6 +63,16 @@ class FSDPModule:
         instance = original.__new__(original)
         original.__init__(instance, *args, **kwargs)
         return instance
+
+    @property
+    def input_dtype(self) -> Any:
+        """What floating inputs of forward should be cast to; None: nothing. The program casts them, or not."""
+        return dtypes.or_none(ask(capi.fsdp_module_get_info, capi.fsdp_module_info, self._handle).input_dtype)
+
+    @property
+    def output_dtype(self) -> Any:
+        """What floating outputs of forward should be cast to; None: nothing."""
+        return dtypes.or_none(ask(capi.fsdp_module_get_info, capi.fsdp_module_info, self._handle).output_dtype)
 
     def unshard(self, async_op: bool = False) -> UnshardHandle:
         """Gathers the module's own units. Collective. Full or under way already: no effect.

@@ -16,6 +16,7 @@ from .errors import InvalidArgument, NotFound, Unsupported
 from .fsdp_module import FSDPModule
 from .host_memory import HostMemory, make_callback
 from .mesh import DeviceMesh
+from .mixed_precision import MixedPrecisionPolicy, make_record
 from .module import _FORWARD, Module
 from .parameter import Parameter
 from .unit import UnshardMode
@@ -49,7 +50,7 @@ def fully_shard(
     mesh: DeviceMesh | None = None,
     reshard_after_forward: bool | int | None = None,
     shard_placement_fn: Callable[[Parameter], Any] | None = None,
-    mp_policy: Any = None,
+    mp_policy: MixedPrecisionPolicy | None = None,
     offload_policy: Any = None,
     ignored_params: Iterable[Parameter] | None = None,
     dp_mesh_dims: Any = None,
@@ -74,7 +75,8 @@ def fully_shard(
             full values are read-only, and a unit that is still full when a last backward ends is an InvalidState. With
             ``host_memory``, a number as ``reshard_after_forward``, or a backend without such memory it is PRIVATE;
             ``units()`` tells the mode in force, and why.
-        shard_placement_fn, mp_policy, offload_policy, dp_mesh_dims: not supported yet; anything but None is refused.
+        mp_policy: dtypes of computing and reducing; None: the parameters' own.
+        shard_placement_fn, offload_policy, dp_mesh_dims: not supported yet; anything but None is refused.
 
     Returns:
         ``module``.
@@ -86,7 +88,6 @@ def fully_shard(
     """
     for name, value in (
         ("shard_placement_fn", shard_placement_fn),
-        ("mp_policy", mp_policy),
         ("offload_policy", offload_policy),
         ("dp_mesh_dims", dp_mesh_dims),
     ):
@@ -103,6 +104,9 @@ def fully_shard(
     record.reshard_after_forward.kind, record.reshard_after_forward.size = _reshard_kind(reshard_after_forward)
     ignored = array.array("Q", [int(param._handle) for param in ignored_params or ()])
     record.ignored_params, record.ignored_param_count = (ignored.buffer_info()[0] if ignored else None), len(ignored)
+    if mp_policy is not None:
+        policy = make_record(mp_policy)
+        record.mp_policy = policy
     if host_memory is not None:
         callback = capi.memory_callback(make_callback(host_memory))
         record.host_memory = callback

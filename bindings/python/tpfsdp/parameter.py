@@ -98,6 +98,16 @@ class Parameter(Owner):
         return dtypes.to_numpy(self._info().dtype)
 
     @property
+    def compute_dtype(self) -> Any:
+        """Of :attr:`full` and of full gradients: the policy's ``param_dtype``, or :attr:`dtype`."""
+        return dtypes.to_numpy(self._info().compute_dtype)
+
+    @property
+    def reduce_dtype(self) -> Any:
+        """Of the reduction of its gradients."""
+        return dtypes.to_numpy(self._info().reduce_dtype)
+
+    @property
     def requires_grad(self) -> bool:
         return bool(self._info().requires_grad)
 

@@ -7,7 +7,7 @@ import dataclasses
 import enum
 from typing import Any
 
-from . import capi
+from . import capi, dtypes
 from ._handle import ask, snapshot
 
 
@@ -63,6 +63,9 @@ class UnitInfo:
     unshard_mode: UnshardMode
     """The one in force; AUTO: not decided before the first step."""
     unshard_reason: str
+    param_dtype: Any
+    """Of its policy; None: each parameter's own."""
+    reduce_dtype: Any
     shard_bytes: int
     full_bytes: int
     logical_bytes: int
@@ -76,12 +79,14 @@ class UnitInfo:
 @dataclasses.dataclass(frozen=True, slots=True)
 class MemoryInfo:
     """What a root's tree holds on this rank, exactly. total_bytes is shards + gradient shards + slots + gradient slots
-    + parts + accumulators. PyTorch: ``memory_stats``."""
+    + casts + parts + accumulators. PyTorch: ``memory_stats``."""
 
     slot_count: int
     grad_slot_count: int
     spare_slot_count: int
     shard_bytes: int
+    cast_bytes: int
+    """Copies of shards in the dtype of computing."""
     grad_shard_bytes: int
     slot_bytes: int
     grad_slot_bytes: int
@@ -110,6 +115,8 @@ def units_of(module: Any) -> list[UnitInfo]:
                 training_state=TrainingState(info.training_state),
                 storage=Storage(info.storage),
                 unshard_mode=UnshardMode(info.unshard_mode),
+                param_dtype=dtypes.or_none(info.param_dtype),
+                reduce_dtype=dtypes.or_none(info.reduce_dtype),
             )
         )
     return found
