@@ -112,8 +112,8 @@ void Digest::explain() const {
   const int64_t one = 1, world = group_->size();
   int64_t length = static_cast<int64_t>(mine.size());
   std::vector<int64_t> lengths(static_cast<size_t>(world));
-  all_gather(group_, view_of(&length, &one, TPFSDP_DTYPE_I64), view_of(lengths.data(), &world, TPFSDP_DTYPE_I64),
-             {}, false);
+  all_gather(group_, view_of(&length, &one, TPFSDP_DTYPE_I64), view_of(lengths.data(), &world, TPFSDP_DTYPE_I64), {},
+             false);
   int64_t total = 0;
   for (const int64_t part : lengths) total += part;
   std::string all(static_cast<size_t>(total), '\0');
@@ -142,8 +142,7 @@ void Digest::explain() const {
     detail.message = cat(text, "; build the same model with the same values on every rank, or use init BROADCAST");
     throw Failure(std::move(detail));
   }
-  fail(TPFSDP_ERR_INTERNAL, "digests of group ", group_->name(),
-       " differ, but no parameter does; please report it");
+  fail(TPFSDP_ERR_INTERNAL, "digests of group ", group_->name(), " differ, but no parameter does; please report it");
 }
 
 }  // namespace tpfsdp

@@ -32,8 +32,8 @@ enum class Acquired { kYes, kPending, kNotForPrefetch };
 
 // A place for what is gathered next; kNotForPrefetch: it would cost memory outside the plan.
 Acquired acquire_full_memory(ParamGroup &unit, bool may_wait, bool for_prefetch);
-// Writes what the next gather needs of this rank beside its shards: its part of a common slot once no rank uses what lies
-// there, or a copy in the dtype of full values where the last one is older than the shards. OK or PENDING.
+// Writes what the next gather needs of this rank beside its shards: its part of a common slot once no rank uses what
+// lies there, or a copy in the dtype of full values where the last one is older than the shards. OK or PENDING.
 Status fill_own_part(ParamGroup &unit, bool may_wait);
 // Gives the place back: the host's memory to the host, common memory to the peers that wait for its release.
 void release_full_memory(ParamGroup &unit) noexcept;

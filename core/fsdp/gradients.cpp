@@ -78,9 +78,8 @@ void count_copy(ParamGroup &unit, int64_t size_bytes) {
 
 // Gradients have the dtype that they add up in.
 bool adds_up_as_it_comes(const ParamGroup &unit) {
-  return std::all_of(unit.layout.params.begin(), unit.layout.params.end(), [](const ParamLayout &at) {
-    return at.grad_offset < 0 || at.full_dtype == at.reduce_dtype;
-  });
+  return std::all_of(unit.layout.params.begin(), unit.layout.params.end(),
+                     [](const ParamLayout &at) { return at.grad_offset < 0 || at.full_dtype == at.reduce_dtype; });
 }
 
 // Peers may still read what an earlier reduction exposed.

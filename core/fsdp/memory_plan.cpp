@@ -45,7 +45,8 @@ int64_t Root::bytes_of(const Plan &plan) const {
     bytes += group ? CommonRegion::part_bytes(slot, group->rank(), group->size()) : slot;
   }
   for (const ParamGroup *unit : units) {
-    bytes += unit->shard_bytes() + planned_cast_bytes(*unit) + unit->layout.grad_shard_places(unit->group->rank()).size_bytes;
+    bytes += unit->shard_bytes() + planned_cast_bytes(*unit) +
+             unit->layout.grad_shard_places(unit->group->rank()).size_bytes;
     if (unit->state.reshard_kind == ReshardKind::kSize) bytes += part_bytes(unit->layout, unit->state.reshard_size);
   }
   return bytes;

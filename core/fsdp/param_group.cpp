@@ -34,8 +34,7 @@ std::vector<ShardedParam> wrap(const std::vector<Ref<Param>> &managed) {
 
 }  // namespace
 
-ParamGroup::ParamGroup(State &owner, Ref<Mesh> shard_mesh, const std::vector<Ref<Param>> &managed,
-                       ShardOptions options)
+ParamGroup::ParamGroup(State &owner, Ref<Mesh> shard_mesh, const std::vector<Ref<Param>> &managed, ShardOptions options)
     : state(owner),
       mesh(std::move(shard_mesh)),
       group(mesh->group(0)),

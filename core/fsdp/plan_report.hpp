@@ -23,10 +23,10 @@ struct PlanReport {
     std::string name;
     std::string group;
     int32_t ranks = 1;
-    std::string reshard;  // "always", "never", "to size 2", and for the root "automatic: never"
+    std::string reshard;       // "always", "never", "to size 2", and for the root "automatic: never"
     std::string unshard_mode;  // "private", "shared", "mapped"
     std::string unshard_reason;
-    int32_t slot = -1;    // -1: nothing to hold, or the host's memory
+    int32_t slot = -1;  // -1: nothing to hold, or the host's memory
     int32_t grad_slot = -1;
     bool is_host_memory = false;
     int64_t shard_bytes = 0;    // of this rank

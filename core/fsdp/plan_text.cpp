@@ -59,8 +59,8 @@ std::string slot_text(const PlanReport::Unit &unit) {
 }
 
 Rows unit_rows(const PlanReport &report) {
-  Rows rows{{"unit", "ranks", "reshard", "mode", "slot", "gradient slot", "shard", "full", "padding", "gathers", "reductions",
-             "received"}};
+  Rows rows{{"unit", "ranks", "reshard", "mode", "slot", "gradient slot", "shard", "full", "padding", "gathers",
+             "reductions", "received"}};
   for (const PlanReport::Unit &unit : report.units)
     rows.push_back({unit.name, std::to_string(unit.ranks), unit.reshard, unit.unshard_mode, slot_text(unit),
                     unit.grad_slot < 0 ? "-" : std::to_string(unit.grad_slot), number(unit.shard_bytes),

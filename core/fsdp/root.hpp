@@ -133,13 +133,13 @@ class Root {
   // ---- memory_plan.cpp ----
 
   Plan plan() const;
-  int64_t bytes_of(const Plan &plan) const;         // with all else that the tree holds on this rank
-  Group *group_of_pool(int32_t pool) const;         // null: slots of this rank alone
-  UnshardMode wanted_mode();                        // by this rank, of units that leave it to the library
-  void settle_modes();                              // of those units, when all ranks have said what they want
+  int64_t bytes_of(const Plan &plan) const;  // with all else that the tree holds on this rank
+  Group *group_of_pool(int32_t pool) const;  // null: slots of this rank alone
+  UnshardMode wanted_mode();                 // by this rank, of units that leave it to the library
+  void settle_modes();                       // of those units, when all ranks have said what they want
   void make_plan();
   void make_slots(const SlotPlan &plan);
-  Status make_common_slots(bool may_wait);          // collective
+  Status make_common_slots(bool may_wait);  // collective
 
   Stage stage_ = Stage::kNew;
   bool plan_is_old_ = true;

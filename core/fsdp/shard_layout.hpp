@@ -12,7 +12,7 @@
 namespace tpfsdp {
 
 struct ParamSpec {
-  Shape shape;  // at least one dimension
+  Shape shape;             // at least one dimension
   tpfsdp_dtype dtype = 0;  // of shards and their gradients
   bool trainable = true;
   // 0: the same.

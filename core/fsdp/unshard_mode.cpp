@@ -43,8 +43,8 @@ ModeChoice settle_mode(UnshardMode own, UnshardMode agreed, int64_t needed_bytes
                       budget_bytes));
   if (agreed == UnshardMode::kShared) return choice("a copy per rank does not fit the memory budget of another rank");
   if (budget_bytes == 0) return choice("no memory budget is set");
-  return choice(cat("a copy per rank brings this rank to ", needed_bytes, " bytes, within its memory budget of ",
-                    budget_bytes));
+  return choice(
+      cat("a copy per rank brings this rank to ", needed_bytes, " bytes, within its memory budget of ", budget_bytes));
 }
 
 }  // namespace tpfsdp

@@ -26,8 +26,8 @@ struct ModeChoice {
 // What of a wish can be.
 ModeChoice choose_mode(UnshardMode wish, const Group &group, bool has_host_memory, ReshardKind reshard);
 
-// Of units whose choice is kAuto: what this rank wants, and what holds when all have said so. `needed_bytes` is what the
-// tree would take on this rank with private copies.
+// Of units whose choice is kAuto: what this rank wants, and what holds when all have said so. `needed_bytes` is what
+// the tree would take on this rank with private copies.
 UnshardMode mode_that_fits(int64_t needed_bytes, int64_t budget_bytes);
 ModeChoice settle_mode(UnshardMode own, UnshardMode agreed, int64_t needed_bytes, int64_t budget_bytes);
 

@@ -75,8 +75,8 @@ void EventLog::append_collective(const tpfsdp_trace_event &event) {
   } else if (operation == "reduce_scatter") {
     const int64_t in = reduced_elements();
     // PyTorch averages f32 and bf16 in one operation and scales apart for other dtypes; ours always averages.
-    const bool in_one = event.op == TPFSDP_REDUCE_AVG &&
-                        (event.dtype == TPFSDP_DTYPE_F32 || event.dtype == TPFSDP_DTYPE_BF16);
+    const bool in_one =
+        event.op == TPFSDP_REDUCE_AVG && (event.dtype == TPFSDP_DTYPE_F32 || event.dtype == TPFSDP_DTYPE_BF16);
     lines_.push_back(line("RS ", in, in / world) + " op=" + (in_one ? "AVG" : "SUM"));
   } else {
     lines_.push_back(operation + " of " + event.unit);  // none that a golden has

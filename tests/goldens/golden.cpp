@@ -23,9 +23,9 @@ std::set<std::string> words(const std::string &text) {
 }
 
 // What a set-up's "needs" may name and is there.
-const auto kFeatures =
-    words("gradient_sync prefetch_lists reshard_setters reshard_size unshard_in_backward reduce_scatter_unused_params "
-          "mixed_precision");
+const auto kFeatures = words(
+    "gradient_sync prefetch_lists reshard_setters reshard_size unshard_in_backward reduce_scatter_unused_params "
+    "mixed_precision");
 const auto kSetupFields = words(
     "needs units reshard_after_forward ignored tied order unused after_shard each_micro_batch "
     "forwards_per_backward input_requires_grad zero_grad error mp_policy input_dtype");

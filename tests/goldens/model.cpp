@@ -196,9 +196,9 @@ void Model::shard() {
 
 namespace {
 
-const std::map<tpfsdp_dtype, std::string> kDtypeNames{
-    {TPFSDP_DTYPE_U8, "u8"},   {TPFSDP_DTYPE_I64, "i64"},   {TPFSDP_DTYPE_F32, "f32"},
-    {TPFSDP_DTYPE_F64, "f64"}, {TPFSDP_DTYPE_BF16, "bf16"}, {TPFSDP_DTYPE_F16, "f16"}};
+const std::map<tpfsdp_dtype, std::string> kDtypeNames{{TPFSDP_DTYPE_U8, "u8"},     {TPFSDP_DTYPE_I64, "i64"},
+                                                      {TPFSDP_DTYPE_F32, "f32"},   {TPFSDP_DTYPE_F64, "f64"},
+                                                      {TPFSDP_DTYPE_BF16, "bf16"}, {TPFSDP_DTYPE_F16, "f16"}};
 
 }  // namespace
 

@@ -136,7 +136,8 @@ class RankRun {
 
   void compare_results() {
     const auto near = [&](const char *field, const json &got) {
-      if (const json wanted = want(field); !wanted.is_null()) differences_.near(field, got, wanted, tolerance<T>(golden_));
+      if (const json wanted = want(field); !wanted.is_null())
+        differences_.near(field, got, wanted, tolerance<T>(golden_));
     };
     const auto equal = [&](const char *field, const json &got) {
       if (const json wanted = want(field); !wanted.is_null()) differences_.equal(field, got, wanted);

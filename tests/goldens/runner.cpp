@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// goldens_runner DIR [FILTER] [--ranks threads|processes]: one line for each golden file of DIR. FILTER is a part of
-// file names, or a pattern with * and ?.
+// goldens_runner DIR [FILTER] [--ranks threads|processes] [--mode private|shared|mapped]: one line for each golden file
+// of DIR. FILTER is a part of file names, or a pattern with * and ?.
 #include "goldens/run.hpp"
 #include "support/processes.hpp"
 
@@ -12,7 +12,7 @@
 namespace {
 
 struct Arguments {
-  std::string folder, filter, ranks = "threads";
+  std::string folder, filter, ranks = "threads", mode = "private";
 };
 Arguments arguments;
 
@@ -48,7 +48,7 @@ TEST(Goldens, OfTheFolder) {
     std::replace(outcome.text.begin(), outcome.text.end(), '\n', ' ');
     switch (outcome.kind) {
       case goldens::Outcome::Kind::kPass:
-        std::cout << "pass " << name << " " << arguments.ranks << " private" << std::endl;
+        std::cout << "pass " << name << " " << arguments.ranks << " " << arguments.mode << std::endl;
         ++passed;
         break;
       case goldens::Outcome::Kind::kFail:
@@ -73,12 +73,15 @@ bool parse(int argc, char **argv) {
   for (int i = 1; i < argc; ++i) {
     if (std::string(argv[i]) == "--ranks" && i + 1 < argc) {
       arguments.ranks = argv[++i];
+    } else if (std::string(argv[i]) == "--mode" && i + 1 < argc) {
+      arguments.mode = argv[++i];
     } else {
       names.push_back(argv[i]);
     }
   }
-  if (names.empty() || names.size() > 2 || (arguments.ranks != "threads" && arguments.ranks != "processes"))
-    return false;
+  const bool is_mode = arguments.mode == "private" || arguments.mode == "shared" || arguments.mode == "mapped";
+  const bool are_ranks = arguments.ranks == "threads" || arguments.ranks == "processes";
+  if (names.empty() || names.size() > 2 || !is_mode || !are_ranks) return false;
   arguments.folder = names[0];
   if (names.size() > 1) arguments.filter = names[1];
   return std::filesystem::is_directory(arguments.folder);
@@ -88,11 +91,14 @@ bool parse(int argc, char **argv) {
 
 int main(int argc, char **argv) {
   if (!parse(argc, argv)) {
-    std::cerr << "goldens_runner DIR [FILTER] [--ranks threads|processes]: DIR is a folder of golden files"
-              << std::endl;
+    std::cerr
+        << "goldens_runner DIR [FILTER] [--ranks threads|processes] [--mode private|shared|mapped]: DIR is a folder of "
+           "golden files"
+        << std::endl;
     return 2;
   }
   setenv("TPFSDP_TEST_RANKS", arguments.ranks.c_str(), 1);
+  setenv("TPFSDP_TEST_MODE", arguments.mode.c_str(), 1);
   int one = 1;
   testing::InitGoogleTest(&one, argv);
   testing::TestEventListeners &listeners = testing::UnitTest::GetInstance()->listeners();

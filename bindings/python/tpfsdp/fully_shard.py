@@ -74,7 +74,7 @@ def fully_shard(
         unshard_mode: how full parameters come to be. In SHARED and MAPPED other ranks read the same memory, so arrays of
             full values are read-only, and a unit that is still full when a last backward ends is an InvalidState. With
             ``host_memory``, a number as ``reshard_after_forward``, or a backend without such memory it is PRIVATE;
-            ``units()`` tells the mode in force, and why.
+            ``units`` tells the mode in force, and why.
         mp_policy: dtypes of computing and reducing; None: the parameters' own.
         shard_placement_fn, offload_policy, dp_mesh_dims: not supported yet; anything but None is refused.
 
