@@ -40,6 +40,20 @@ UnshardMode unshard_mode_of(tpfsdp_unshard_mode mode) {
   return static_cast<UnshardMode>(mode);
 }
 
+Ownership ownership_of(tpfsdp_layout layout, tpfsdp_granule granule, int32_t size) {
+  if (layout < TPFSDP_LAYOUT_DEFAULT || layout > TPFSDP_LAYOUT_CONTIGUOUS)
+    fail(TPFSDP_ERR_INVALID_ARGUMENT, "layout is ", layout, "; ROWS (1) or CONTIGUOUS (2) is needed");
+  if (granule < TPFSDP_GRANULE_DEFAULT || granule > TPFSDP_GRANULE_BLOCK)
+    fail(TPFSDP_ERR_INVALID_ARGUMENT, "granule is ", granule, "; ELEMENT (1), ROW (2) or BLOCK (3) is needed");
+  if (layout != TPFSDP_LAYOUT_CONTIGUOUS && granule != TPFSDP_GRANULE_DEFAULT)
+    fail(TPFSDP_ERR_INVALID_ARGUMENT, "granule is ", granule, " without layout CONTIGUOUS");
+  if ((granule == TPFSDP_GRANULE_BLOCK) != (size > 0) || size < 0)
+    fail(TPFSDP_ERR_INVALID_ARGUMENT, "granule_size is ", size,
+         "; it is a number of rows with granule BLOCK, and 0 without");
+  const int64_t rows = granule == TPFSDP_GRANULE_ELEMENT ? 0 : granule == TPFSDP_GRANULE_BLOCK ? size : 1;
+  return {layout == TPFSDP_LAYOUT_CONTIGUOUS, rows};
+}
+
 MixedPrecision precision_of(const tpfsdp_mixed_precision_policy *given) {
   if (!given) return {};
   const auto read = read_options(given, "tpfsdp_mixed_precision_policy");
@@ -88,6 +102,7 @@ tpfsdp_status tpfsdp_fully_shard(tpfsdp_module *const *modules, int64_t module_c
       shard.reshard = reshard_of(read.reshard_after_forward);
       shard.reshard_size = read.reshard_after_forward.size;
       shard.init = init_of(read.init);
+      shard.ownership = ownership_of(read.layout, read.granule, read.granule_size);
       shard.precision = precision_of(read.mp_policy);
       shard.unshard_mode = unshard_mode_of(read.unshard_mode);
       const int64_t ignored = as_count(read.ignored_param_count, read.ignored_params, "ignored_param_count");

@@ -64,7 +64,7 @@ tpfsdp_status tpfsdp_param_get_info(tpfsdp_param *param, tpfsdp_param_info *out_
     info.is_sharded = p.unit != nullptr;
     info.is_unsharded = p.has(Face::kFull);
     info.has_grad = p.has(Face::kGrad);
-    info.shard_dim = p.unit ? 0 : -1;
+    info.shard_dim = describe_shard(p).shard_dim;
     info.place_count = p.place_count();
     info.id = p.id();
     info.global_shape = p.shape().data();
@@ -105,7 +105,8 @@ tpfsdp_status tpfsdp_param_get_shard_info(tpfsdp_param *param, tpfsdp_shard_info
     info.local_shape = at.local_shape;
     info.offsets = at.offsets;
     info.shard_dim = at.shard_dim;
-    info.flat_offset = -1;
+    info.is_ragged = at.flat_offset >= 0;
+    info.flat_offset = at.flat_offset;
     info.mesh = borrowed<tpfsdp_mesh>(at.mesh);
     write_info(out_info, info, "out_info");
   });

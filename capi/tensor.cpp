@@ -163,6 +163,8 @@ tpfsdp_status tpfsdp_tensor_get_shard_info(const tpfsdp_tensor *tensor, tpfsdp_s
       info.global_shape = array_or_null(place->global_shape);
       info.offsets = array_or_null(place->offsets);
       info.shard_dim = place->shard_dim;
+      info.is_ragged = place->flat_offset >= 0;
+      info.flat_offset = place->flat_offset;
       info.mesh = borrowed<tpfsdp_mesh>(place->mesh.get());
     }
     write_info(out_info, info, "out_info");

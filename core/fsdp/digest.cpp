@@ -29,6 +29,8 @@ std::string line_of(const ParamGroup &unit, const ShardedParam &p) {
           p.param->place_count(), " time(s), reshard ", kReshard[static_cast<int>(unit.state.reshard_kind)]);
   if (unit.state.reshard_size > 0) append_text(line, unit.state.reshard_size);
   append_text(line, cat(", unshard mode ", mode_name(unit.mode.mode)));
+  const Ownership &who = unit.layout.ownership;
+  if (who.is_contiguous) append_text(line, cat(", contiguous, granules of ", who.granule_rows, " rows"));
   const tpfsdp_dtype own = p.param->dtype(), full = unit.precision.full_dtype(own),
                      reduced = unit.precision.reduction_dtype(own);
   if (full != own || reduced != own)

@@ -11,6 +11,7 @@ struct ShardOptions {
   int32_t reshard_size = 0;
   InitMode init = InitMode::kVerify;
   UnshardMode unshard_mode = UnshardMode::kAuto;
+  Ownership ownership;
   MixedPrecision precision;
   HostMemory host_memory;
   std::vector<const Param *> ignored;

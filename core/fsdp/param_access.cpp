@@ -52,16 +52,22 @@ Ref<Tensor> tensor_of_face(Param &param, Face face) {
   if (!param.unit) return param.values();
   ParamGroup &unit = unit_of(param);
   std::optional<ShardPlace> place;
-  if (face != Face::kFull) place = ShardPlace{param.shape(), sharded(param).offsets, 0, Ref<Object>(unit.mesh.get())};
+  if (face != Face::kFull) {
+    const ShardedParam &p = sharded(param);
+    place =
+        ShardPlace{param.shape(), p.offsets, p.flat_offset < 0 ? 0 : -1, p.flat_offset, Ref<Object>(unit.mesh.get())};
+  }
   auto tensor = make<Tensor>(view, nullptr, std::move(place));
   tensor->take_over(keep(unit, face == Face::kFull));
   return tensor;
 }
 
 ShardDescription describe_shard(const Param &param) {
-  if (!param.unit) return {param.shape().data(), kNoOffsets.data(), -1, nullptr};
+  if (!param.unit) return {param.shape().data(), kNoOffsets.data(), -1, -1, nullptr};
   const ShardedParam &p = sharded(param);
-  return {p.local_shape.data(), p.offsets.data(), 0, unit_of(param).mesh.get()};
+  const bool is_run = p.flat_offset >= 0;
+  return {p.local_shape.data(), is_run ? nullptr : p.offsets.data(), is_run ? -1 : 0, p.flat_offset,
+          unit_of(param).mesh.get()};
 }
 
 tpfsdp_view grad_buffer(Param &param, bool accumulate) {

@@ -17,8 +17,9 @@ Ref<Tensor> tensor_of_face(Param &param, Face face);
 
 struct ShardDescription {
   const int64_t *local_shape = nullptr;
-  const int64_t *offsets = nullptr;
+  const int64_t *offsets = nullptr;  // null for a run of elements
   int32_t shard_dim = -1;
+  int64_t flat_offset = -1;  // of such a run
   Object *mesh = nullptr;
 };
 ShardDescription describe_shard(const Param &param);

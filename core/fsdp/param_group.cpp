@@ -40,7 +40,7 @@ ParamGroup::ParamGroup(State &owner, Ref<Mesh> shard_mesh, const std::vector<Ref
       group(mesh->group(0)),
       params(wrap(managed)),
       precision(options.precision),
-      layout(specs_of(params, precision), group->size()),
+      layout(specs_of(params, precision), group->size(), options.ownership),
       init_mode(options.init),
       host_memory(std::move(options.host_memory)),
       mode(choose_mode(options.unshard_mode, *group, static_cast<bool>(host_memory), state.reshard_kind)),
@@ -91,16 +91,22 @@ bool ParamGroup::has_accumulated() const {
 void ParamGroup::cut(ShardedParam &sharded, size_t index) {
   Param &param = *sharded.param;
   const ParamLayout &at = layout.params[index];
-  const RowRange rows = rows_of_rank(at.rows, group->size(), group->rank());
+  const ElementRange owned = layout.owned(index, group->rank());
   if (has_mapped_shards()) {
     sharded.shard = own_part(mapped.data(), index);
   } else if (shards.data()) {
     sharded.shard = shards.data() + shard_places.offsets[index];
   }
-  sharded.local_shape = param.shape();
-  sharded.local_shape.front() = rows.count();
-  sharded.offsets.assign(param.shape().size(), 0);
-  sharded.offsets.front() = rows.begin;
+  if (layout.ownership.cuts_inside_rows()) {
+    sharded.local_shape = {owned.count()};
+    sharded.flat_offset = owned.begin;
+  } else {
+    const RowRange rows = layout.owned_rows(index, group->rank());
+    sharded.local_shape = param.shape();
+    sharded.local_shape.front() = rows.count();
+    sharded.offsets.assign(param.shape().size(), 0);
+    sharded.offsets.front() = rows.begin;
+  }
 
   const void *values = param.values()->view().data;
   Buffer received;
@@ -123,14 +129,13 @@ void ParamGroup::cut(ShardedParam &sharded, size_t index) {
     return;
   }
   if (init_mode == InitMode::kVerify) sharded.value_hash = hash_bytes(values, static_cast<size_t>(at.value_bytes()));
-  const ElementRange owned = layout.owned(index, group->rank());
   if (owned.count() > 0)
     copy_bytes(sharded.shard, static_cast<const std::byte *>(values) + dtype_bytes(at.dtype, owned.begin),
                dtype_bytes(at.dtype, owned.count()));
 }
 
 void ParamGroup::lay_out() {
-  layout = ShardLayout(specs_of(params, precision), group->size());
+  layout = ShardLayout(specs_of(params, precision), group->size(), layout.ownership);
   if (layout.is_cast && mode.mode == UnshardMode::kPrivate && group->size() > 1 && !cast_shards.data())
     make_cast_shards();
   const ShardPlaces places = layout.grad_shard_places(group->rank());

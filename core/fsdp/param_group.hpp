@@ -46,8 +46,9 @@ struct PostForwardPart {
 
 struct ShardedParam {
   Ref<Param> param;
-  Shape local_shape;
-  Shape offsets;  // of the local part; an empty one starts at the end of dimension 0
+  Shape local_shape;         // of one dimension where ranks own elements
+  Shape offsets;             // of the local part; an empty one starts at the end of dimension 0
+  int64_t flat_offset = -1;  // of a run of elements; then without offsets
   std::byte *shard = nullptr;
   std::byte *grad_shard = nullptr;       // null: frozen at the last plan
   std::byte *full = nullptr;             // while there is a destination

@@ -71,8 +71,13 @@ PlanReport::Unit report_unit(const Root &root, const ParamGroup &unit) {
     param.reduce_dtype = dtype_name(unit.precision.reduction_dtype(own));
     param.shape = p.param->shape();
     param.trainable = p.param->requires_grad();
-    for (int32_t rank = 0; rank < unit.group->size(); ++rank)
-      param.rows.push_back(rows_of_rank(p.param->shape().front(), unit.group->size(), rank));
+    const auto index = static_cast<size_t>(p.param->index_in_unit);
+    param.in_elements = unit.layout.ownership.cuts_inside_rows();
+    for (int32_t rank = 0; rank < unit.group->size(); ++rank) {
+      const ElementRange elements = unit.layout.owned(index, rank);
+      param.owned.push_back(param.in_elements ? RowRange{elements.begin, elements.end}
+                                              : unit.layout.owned_rows(index, rank));
+    }
     out.parameters.push_back(std::move(param));
   }
   return out;

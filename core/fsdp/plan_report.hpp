@@ -17,7 +17,8 @@ struct PlanReport {
     std::string reduce_dtype;
     Shape shape;
     bool trainable = true;
-    std::vector<RowRange> rows;  // of dimension 0, by rank of the unit's group
+    bool in_elements = false;
+    std::vector<RowRange> owned;  // rows of dimension 0, or elements, by rank of the unit's group
   };
   struct Unit {
     std::string name;

@@ -13,14 +13,14 @@ using Json = nlohmann::ordered_json;
 
 Json json_of(const PlanReport::Parameter &param) {
   Json rows = Json::array();
-  for (const RowRange &range : param.rows) rows.push_back({range.begin, range.end});
+  for (const RowRange &range : param.owned) rows.push_back({range.begin, range.end});
   return {{"name", param.name},
           {"dtype", param.dtype},
           {"compute_dtype", param.full_dtype},
           {"reduce_dtype", param.reduce_dtype},
           {"shape", param.shape},
           {"trainable", param.trainable},
-          {"rows_of_ranks", rows}};
+          {param.in_elements ? "elements_of_ranks" : "rows_of_ranks", rows}};
 }
 
 Json json_of(const PlanReport::Unit &unit) {
@@ -71,8 +71,8 @@ Rows unit_rows(const PlanReport &report) {
   return rows;
 }
 
-std::string rows_text(const RowRange &range) {
-  return range.count() == 0 ? "none" : cat(range.begin, "-", range.end - 1);
+std::string owned_text(const PlanReport::Parameter &param, const RowRange &range) {
+  return range.count() == 0 ? "none" : cat(param.in_elements ? "elements " : "", range.begin, "-", range.end - 1);
 }
 
 std::string dtype_text(const PlanReport::Parameter &param) {
@@ -88,7 +88,7 @@ Rows owner_rows(const PlanReport &report) {
     for (const PlanReport::Parameter &param : unit.parameters) {
       rows.push_back(
           {cat(param.name, param.trainable ? "" : " (frozen)"), unit.name, dtype_text(param), shape_text(param.shape)});
-      for (const RowRange &range : param.rows) rows.back().push_back(rows_text(range));
+      for (const RowRange &range : param.owned) rows.back().push_back(owned_text(param, range));
       rows.back().resize(rows[0].size());
     }
   }

@@ -32,9 +32,9 @@ ShardPlaces places(const ShardLayout &layout, int32_t rank, Kind kind) {
   return out;
 }
 
-void check_rows(const ParamLayout &param, tpfsdp_dtype dtype) {
-  if (param.row_elements % 8 * dtype_bits(dtype) % 8 != 0)
-    fail(TPFSDP_ERR_UNSUPPORTED, "rows of ", param.row_elements, " ", dtype_name(dtype),
+void check_granule(const ParamLayout &param, int64_t granule_elements, const char *what) {
+  if (granule_elements % 8 * dtype_bits(param.dtype) % 8 != 0)
+    fail(TPFSDP_ERR_UNSUPPORTED, what, " of ", granule_elements, " ", dtype_name(param.dtype),
          " elements are not whole bytes and cannot be cut");
 }
 
@@ -53,7 +53,8 @@ RowRange rows_of_rank(int64_t rows, int32_t world_size, int32_t rank) {
 
 int64_t ParamLayout::bytes(tpfsdp_dtype dtype, int64_t count) { return dtype_bytes(dtype, count); }
 
-ShardLayout::ShardLayout(const std::vector<ParamSpec> &specs, int32_t ranks) : world_size(ranks) {
+ShardLayout::ShardLayout(const std::vector<ParamSpec> &specs, int32_t ranks, const Ownership &who)
+    : world_size(ranks), ownership(who) {
   params.reserve(specs.size());
   for (const ParamSpec &spec : specs) {
     ParamLayout param;
@@ -65,7 +66,11 @@ ShardLayout::ShardLayout(const std::vector<ParamSpec> &specs, int32_t ranks) : w
       dtype_bytes(dtype, element_count(spec.shape));  // refuses what does not fit
     const bool is_empty = std::find(spec.shape.begin(), spec.shape.end(), 0) != spec.shape.end();
     param.row_elements = is_empty ? 0 : element_count(Shape(spec.shape.begin() + 1, spec.shape.end()));
-    check_rows(param, spec.dtype);
+    if (ownership.cuts_inside_rows()) {
+      check_granule(param, 1, "granules");
+    } else {
+      check_granule(param, param.row_elements, "rows");
+    }
     param.full_offset = append(full_bytes, param.full_bytes());
     param.grad_offset = spec.trainable ? append(grad_bytes, param.full_bytes()) : -1;
     param.sum_offset = spec.trainable ? append(sum_bytes, param.sum_bytes()) : -1;
@@ -75,12 +80,52 @@ ShardLayout::ShardLayout(const std::vector<ParamSpec> &specs, int32_t ranks) : w
     if (gather_dtype == 0) gather_dtype = param.full_dtype;
     if (gather_dtype != param.full_dtype || dtype_bits(param.full_dtype) < 8) gather_dtype = TPFSDP_DTYPE_U8;
   }
+  if (ownership.is_contiguous) cut_slices();
+}
+
+void ShardLayout::cut_slices() {
+  int64_t total = 0;
+  for (const ParamLayout &param : params) total += param.value_bytes();
+  size_t at = 0;
+  int64_t before = 0;  // bytes of parameters before `at`
+  for (int32_t rank = 0; rank <= world_size; ++rank) {
+    const int64_t share = total / world_size, rest = total % world_size;
+    const int64_t end = rank * share + std::min<int64_t>(rank, rest);
+    while (at < params.size() && before + params[at].value_bytes() <= end) before += params[at++].value_bytes();
+    if (at == params.size()) {
+      slice_ends_.push_back({at, 0});
+      continue;
+    }
+    // To the nearest end of a granule; the last granule may be short.
+    const ParamLayout &param = params[at];
+    const int64_t granule =
+        ownership.granule_rows == 0 ? 1 : std::min(ownership.granule_rows, param.rows) * param.row_elements;
+    const int64_t granule_bytes = dtype_bytes(param.dtype, granule), into = end - before;
+    const int64_t down = into / granule_bytes, up = std::min((down + 1) * granule_bytes, param.value_bytes());
+    const bool goes_up = up - into < into - down * granule_bytes;
+    slice_ends_.push_back({at, std::min((goes_up ? down + 1 : down) * granule, param.elements())});
+  }
 }
 
 ElementRange ShardLayout::owned(size_t param, int32_t rank) const {
   const ParamLayout &at = params[param];
-  const RowRange rows = rows_of_rank(at.rows, world_size, rank);
-  return {rows.begin * at.row_elements, rows.end * at.row_elements};
+  if (!ownership.is_contiguous) {
+    const RowRange rows = rows_of_rank(at.rows, world_size, rank);
+    return {rows.begin * at.row_elements, rows.end * at.row_elements};
+  }
+  const auto reached = [&](int32_t slice) {
+    const SliceEnd &end = slice_ends_[static_cast<size_t>(slice)];
+    return param < end.param ? at.elements() : param > end.param ? 0 : end.element;
+  };
+  return {reached(rank), reached(rank + 1)};
+}
+
+RowRange ShardLayout::owned_rows(size_t param, int32_t rank) const {
+  const ParamLayout &at = params[param];
+  if (!ownership.is_contiguous) return rows_of_rank(at.rows, world_size, rank);
+  if (at.row_elements == 0) return {rank == 0 ? 0 : at.rows, at.rows};
+  const ElementRange elements = owned(param, rank);
+  return {elements.begin / at.row_elements, elements.end / at.row_elements};
 }
 
 ShardPlaces ShardLayout::shard_places(int32_t rank) const { return places(*this, rank, Kind::kValues); }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who owns which rows, and where everything lies. A pure function of shapes and world size, the same on every rank.
+// Who owns what, and where everything lies. A pure function of shapes and world size, the same on every rank.
 //
 // ROWS: of S rows over W ranks, rank r owns [r * c, min((r + 1) * c, S)) with c = ceil(S / W), so shards may be uneven
-// and empty. PARAM_MAJOR: the full buffer holds whole tensors back to back; a rank's rows lie in their place, so a
-// gather is a list of copies and nothing has to be rearranged. Tensors, shards and gradients start at alignment_for()
-// bounds.
+// and empty. CONTIGUOUS: all parameters in a row are one sequence of bytes, of which each rank owns a W-th, its ends at
+// the nearest granules: elements, rows, or blocks of rows. PARAM_MAJOR: the full buffer holds whole tensors back to
+// back; a rank's rows lie in their place, so a gather is a list of copies and nothing has to be rearranged. Tensors,
+// shards and gradients start at alignment_for() bounds.
 #pragma once
 
 #include "tensor/shape.hpp"
@@ -24,6 +25,13 @@ struct RowRange {
   int64_t begin = 0;
   int64_t end = 0;
   int64_t count() const { return end - begin; }
+};
+
+struct Ownership {
+  bool is_contiguous = false;
+  int64_t granule_rows = 1;  // of CONTIGUOUS; 0: single elements
+
+  bool cuts_inside_rows() const { return is_contiguous && granule_rows == 0; }
 };
 
 // Of a parameter, in row-major order.
@@ -62,6 +70,7 @@ struct ShardPlaces {
 struct ShardLayout {
   std::vector<ParamLayout> params;
   int32_t world_size = 1;
+  Ownership ownership;
   int64_t full_bytes = 0;         // alignment included
   int64_t grad_bytes = 0;         // of trainable parameters, alignment included
   int64_t sum_bytes = 0;          // the same, in the dtypes of their reductions
@@ -69,13 +78,25 @@ struct ShardLayout {
   tpfsdp_dtype gather_dtype = 0;  // the one of all full values, or u8 for bytes of several
   bool is_cast = false;           // of some, full values have another dtype than shards
 
-  // Throws UNSUPPORTED for rows that are not whole bytes, INVALID_ARGUMENT for sizes that do not fit in 64 bits.
-  ShardLayout(const std::vector<ParamSpec> &specs, int32_t world_size);
+  // Throws UNSUPPORTED for granules that are not whole bytes, INVALID_ARGUMENT for sizes that do not fit in 64 bits.
+  ShardLayout(const std::vector<ParamSpec> &specs, int32_t world_size, const Ownership &ownership = {});
 
   ElementRange owned(size_t param, int32_t rank) const;
+  // The same in rows, where ranks own whole ones; without elements all rows are rank 0's with CONTIGUOUS.
+  RowRange owned_rows(size_t param, int32_t rank) const;
   ShardPlaces shard_places(int32_t rank) const;
   ShardPlaces cast_shard_places(int32_t rank) const;  // of shards in the dtype of full values
   ShardPlaces grad_shard_places(int32_t rank) const;  // offsets -1 for frozen parameters
+
+ private:
+  // Where a rank's slice begins: so far into a parameter, after all of those before it.
+  struct SliceEnd {
+    size_t param = 0;
+    int64_t element = 0;
+  };
+  void cut_slices();
+
+  std::vector<SliceEnd> slice_ends_;  // of CONTIGUOUS, world_size + 1
 };
 
 }  // namespace tpfsdp

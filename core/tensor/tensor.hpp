@@ -15,6 +15,7 @@ struct ShardPlace {
   Shape global_shape;
   Shape offsets;  // an empty shard starts at the end of its dimension
   int32_t shard_dim = -1;
+  int64_t flat_offset = -1;  // of a run of elements of the whole; then without offsets
   Ref<Object> mesh;
 };
 

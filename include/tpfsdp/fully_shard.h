@@ -27,6 +27,27 @@ typedef struct tpfsdp_reshard {
   int32_t size; /**< with SIZE: a divisor of the shard world; else 0 */
 } tpfsdp_reshard;
 
+/** Which elements of a unit's parameters each rank owns. */
+typedef int32_t tpfsdp_layout;
+enum {
+  TPFSDP_LAYOUT_UNKNOWN = -1,
+  TPFSDP_LAYOUT_DEFAULT = 0,    /**< ROWS */
+  TPFSDP_LAYOUT_ROWS = 1,       /**< of each parameter as many rows (dimension 0) as of the others, the last ranks fewer or
+                                     none. PyTorch: Shard(0) */
+  TPFSDP_LAYOUT_CONTIGUOUS = 2  /**< of all parameters in a row one slice, as large as that of the others but for a
+                                     granule: nobody is left without, and a small unit is not cut to shreds */
+};
+
+/** Where CONTIGUOUS may cut a parameter. */
+typedef int32_t tpfsdp_granule;
+enum {
+  TPFSDP_GRANULE_UNKNOWN = -1,
+  TPFSDP_GRANULE_DEFAULT = 0, /**< ROW */
+  TPFSDP_GRANULE_ELEMENT = 1, /**< anywhere: shards are 1-D runs of the row-major whole */
+  TPFSDP_GRANULE_ROW = 2,
+  TPFSDP_GRANULE_BLOCK = 3    /**< after each granule_size rows */
+};
+
 /**
  * How full parameters come to be. The host sees pointers in any mode; views of full values are read-only in SHARED and
  * MAPPED, where other ranks read the same memory. unit.h tells the mode in force, and why. A unit that is still full when
@@ -65,7 +86,9 @@ typedef struct tpfsdp_fully_shard_options {
   tpfsdp_reshard reshard_after_forward;
   tpfsdp_unshard_mode unshard_mode;  /**< with storage HOST, reshard SIZE or a backend that has no such memory it is
                                           PRIVATE */
-  int32_t reserved;
+  tpfsdp_layout layout;
+  tpfsdp_granule granule;   /**< of CONTIGUOUS */
+  int32_t granule_size;     /**< rows of a BLOCK; else 0 */
   TPFSDP_NULLABLE const tpfsdp_mixed_precision_policy *mp_policy; /**< NULL: everything in the parameter's own dtype */
   TPFSDP_NULLABLE const tpfsdp_memory_callback *host_memory; /**< storage HOST: full parameters live there; NULL:
                                                                   storage LIBRARY */
@@ -74,8 +97,8 @@ typedef struct tpfsdp_fully_shard_options {
 } tpfsdp_fully_shard_options;
 
 /**
- * Makes the parameters below @p modules (borrowed) that are in no unit yet one unit, cut by rows (dimension 0) over the
- * 1-D @p mesh (shared); NULL: the context's default group. Shards may be uneven and empty. On failure no module has
+ * Makes the parameters below @p modules (borrowed) that are in no unit yet one unit, cut by its layout over the 1-D
+ * @p mesh (shared); NULL: the context's default group. Shards may be uneven and empty. On failure no module has
  * changed, and the mesh is told.
  * Collective: mesh, if init is BROADCAST or unshard_mode MAPPED; else every rank only makes the same calls in the same
  * order. Errors: STATE (sharded already), UNSUPPORTED. PyTorch: fully_shard. Since: 0.1.

@@ -52,6 +52,8 @@ typedef struct tpfsdp_unit_info {
   int32_t pin_count;
   int32_t slot;                     /**< units with the same number share memory */
   tpfsdp_unshard_mode unshard_mode; /**< the one in force; AUTO: not decided before the first step */
+  tpfsdp_layout layout;             /**< ROWS or CONTIGUOUS */
+  int32_t reserved;
   tpfsdp_dtype param_dtype;         /**< of its policy; 0: each parameter's own */
   tpfsdp_dtype reduce_dtype;        /**< of its policy; 0: each parameter's own */
   int64_t shard_bytes;              /**< of this rank, in shards */

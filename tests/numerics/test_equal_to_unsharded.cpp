@@ -136,10 +136,10 @@ struct HostArena {
 };
 
 void train_sharded(tpfsdp_context *context, int rank, tpfsdp_reshard_kind reshard, Storage storage, bool tries,
-                   Values &losses, std::vector<Values> &params) {
+                   Values &losses, std::vector<Values> &params,
+                   tpfsdp_fully_shard_options options = TPFSDP_INIT(tpfsdp_fully_shard_options)) {
   HostArena arena;
   tpfsdp_memory_callback memory{HostArena::call, &arena, nullptr};
-  tpfsdp_fully_shard_options options = TPFSDP_INIT(tpfsdp_fully_shard_options);
   if (storage == Storage::kHost) options.host_memory = &memory;
   {
     api::Tree tree(context);
@@ -239,6 +239,37 @@ TEST_P(EqualToUnsharded, LossesAndParametersToTheBit) {
         });
         EXPECT_EQ(*compared, world);
       }
+    }
+  }
+}
+
+// Who owns an element changes nothing about its sum.
+TEST_P(EqualToUnsharded, WhicheverWayItIsCut) {
+  const int world = GetParam();
+  const Result reference = train_unsharded(world);
+  struct Cut {
+    tpfsdp_granule granule;
+    int32_t size;
+  };
+  for (const Cut cut : {Cut{TPFSDP_GRANULE_ELEMENT, 0}, Cut{TPFSDP_GRANULE_ROW, 0}, Cut{TPFSDP_GRANULE_BLOCK, 3}}) {
+    for (const tpfsdp_unshard_mode mode : {TPFSDP_UNSHARD_PRIVATE, TPFSDP_UNSHARD_SHARED, TPFSDP_UNSHARD_MAPPED}) {
+      SCOPED_TRACE(testing::Message() << "world " << world << " granule " << cut.granule << " mode " << mode);
+      tpfsdp_fully_shard_options options = TPFSDP_INIT(tpfsdp_fully_shard_options);
+      options.layout = TPFSDP_LAYOUT_CONTIGUOUS;
+      options.granule = cut.granule;
+      options.granule_size = cut.size;
+      options.unshard_mode = mode;
+      shared::Shared<std::atomic<int>> compared(0);
+      api::run_ranks(world, [&](tpfsdp_context *context, int32_t rank) {
+        Values losses;
+        std::vector<Values> params;
+        train_sharded(context, rank, TPFSDP_RESHARD_ALWAYS, Storage::kLibrary, false, losses, params, options);
+        EXPECT_EQ(ulp_between(losses, reference.losses[static_cast<size_t>(rank)]), 0);
+        ASSERT_EQ(params.size(), reference.params.size());
+        for (size_t p = 0; p < params.size(); ++p) EXPECT_EQ(ulp_between(params[p], reference.params[p]), 0) << p;
+        ++*compared;
+      });
+      EXPECT_EQ(*compared, world);
     }
   }
 }

@@ -101,6 +101,33 @@ def test_mixed_precision() -> None:
     tpfsdp.run_ranks(2, work)
 
 
+@pytest.mark.parametrize("granule", [tpfsdp.Granule.ELEMENT, tpfsdp.Granule.ROW, 3])
+def test_slices_train_to_the_same_bits(granule: Any) -> None:
+    expected, values = train_reference(2, 3)
+
+    def work(rank: tpfsdp.Context) -> None:
+        model = sharded_mlp(layout=tpfsdp.Layout.CONTIGUOUS, granule=granule)
+        assert model.layers[0].units[0].layout == tpfsdp.Layout.CONTIGUOUS
+        assert train_sharded(rank, model, 3) == expected
+        assert all((one == other).all() for one, other in zip(full_values(model), values, strict=True))
+
+    tpfsdp.run_ranks(2, work)
+
+
+def test_a_run_of_elements() -> None:
+    def work(rank: tpfsdp.Context) -> None:
+        layout = {"layout": tpfsdp.Layout.CONTIGUOUS, "granule": tpfsdp.Granule.ELEMENT}
+        model = tpfsdp.fully_shard(One([[0, 1, 2], [3, 4, 5]]), **layout)
+        info = model.weight.shard_info()
+        assert (info.is_ragged, info.flat_offset, info.shard_dim) == (True, 3 * rank.rank, -1)
+        assert (info.global_shape, info.local_shape, info.offsets) == ((2, 3), (3,), ())
+        assert model.weight.shard.tolist() == ([0, 1, 2] if rank.rank == 0 else [3, 4, 5])
+        with pytest.raises(tpfsdp.InvalidArgument, match="granule_size"):
+            tpfsdp.fully_shard(One([1, 2]), layout=tpfsdp.Layout.CONTIGUOUS, granule=0)
+
+    tpfsdp.run_ranks(2, work)
+
+
 def test_policies_that_are_refused(alone: tpfsdp.Context) -> None:
     policy = MixedPrecisionPolicy()
     assert policy == MixedPrecisionPolicy(None, None, None, True)

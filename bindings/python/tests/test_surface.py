@@ -35,7 +35,7 @@ MISSING_MODULE_METHODS = {
     "register_state_dict_pre_hook", "set_extra_state", "share_memory", "to", "to_empty", "type",
 }  # fmt: skip
 # Beside the seed's arguments, keyword-only.
-EXTRA = {"fully_shard": {"host_memory", "init", "unshard_mode"}}
+EXTRA = {"fully_shard": {"granule", "host_memory", "init", "layout", "unshard_mode"}}
 
 
 def signature_of(function: Any) -> list[dict[str, str]]:

@@ -62,7 +62,7 @@ from .ranks import run_ranks
 from .scope import no_grad, prepare, reduce_gradients, scope, shards_write
 from .tensor import Tensor, from_dlpack
 from .trace import Counters, EventKind, TraceEvent
-from .unit import MemoryInfo, ShardedState, Storage, TrainingState, UnitInfo, UnshardMode
+from .unit import Granule, Layout, MemoryInfo, ShardedState, Storage, TrainingState, UnitInfo, UnshardMode
 from .work import Work
 
 __all__ = [name for name in dir() if not name.startswith("_")] + ["__version__"]

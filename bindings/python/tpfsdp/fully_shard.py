@@ -19,7 +19,7 @@ from .mesh import DeviceMesh
 from .mixed_precision import MixedPrecisionPolicy, make_record
 from .module import _FORWARD, Module
 from .parameter import Parameter
-from .unit import UnshardMode
+from .unit import Granule, Layout, UnshardMode
 
 _INIT_MODES = {"verify": capi.INIT_VERIFY, "trust": capi.INIT_TRUST, "broadcast": capi.INIT_BROADCAST}
 
@@ -57,6 +57,8 @@ def fully_shard(
     host_memory: HostMemory | None = None,
     init: str = "verify",
     unshard_mode: UnshardMode = UnshardMode.AUTO,
+    layout: Layout = Layout.ROWS,
+    granule: Granule | int = Granule.ROW,
 ) -> Any:
     """Makes the parameters below ``module`` that no earlier call took one unit, cut by rows over the ranks. Children
     first, then parents, on every rank in the same order. PyTorch: ``fully_shard``.
@@ -75,6 +77,8 @@ def fully_shard(
             full values are read-only, and a unit that is still full when a last backward ends is an InvalidState. With
             ``host_memory``, a number as ``reshard_after_forward``, or a backend without such memory it is PRIVATE;
             ``units`` tells the mode in force, and why.
+        layout: which elements each rank owns.
+        granule: where ``Layout.CONTIGUOUS`` may cut a parameter: anywhere, between rows, or after each so many rows.
         mp_policy: dtypes of computing and reducing; None: the parameters' own.
         shard_placement_fn, offload_policy, dp_mesh_dims: not supported yet; anything but None is refused.
 
@@ -102,6 +106,11 @@ def fully_shard(
 
     record = options(capi.fully_shard_options(), init=_INIT_MODES[init], unshard_mode=int(unshard_mode))
     record.reshard_after_forward.kind, record.reshard_after_forward.size = _reshard_kind(reshard_after_forward)
+    record.layout = int(layout)
+    if isinstance(granule, Granule):
+        record.granule = int(granule) if granule != Granule.ROW else capi.GRANULE_DEFAULT
+    else:
+        record.granule, record.granule_size = capi.GRANULE_BLOCK, granule
     ignored = array.array("Q", [int(param._handle) for param in ignored_params or ()])
     record.ignored_params, record.ignored_param_count = (ignored.buffer_info()[0] if ignored else None), len(ignored)
     if mp_policy is not None:

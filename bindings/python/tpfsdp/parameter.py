@@ -24,9 +24,11 @@ class ShardInfo:
     local_shape: tuple[int, ...]
     offsets: tuple[int, ...]
     shard_dim: int
-    """-1: not sharded."""
+    """-1: not sharded, or cut inside rows."""
     is_ragged: bool
+    """The local part is a 1-D run of the row-major whole; there are no offsets then."""
     flat_offset: int
+    """Of the first element of that run, else -1."""
 
 
 class RemovableHandle:
@@ -134,8 +136,8 @@ class Parameter(Owner):
         info = ask(capi.param_get_shard_info, capi.shard_info, self._handle)
         return ShardInfo(
             global_shape=capi.int64_tuple(info.global_shape, info.ndim),
-            local_shape=capi.int64_tuple(info.local_shape, info.ndim),
-            offsets=capi.int64_tuple(info.offsets, info.ndim),
+            local_shape=capi.int64_tuple(info.local_shape, 1 if info.is_ragged else info.ndim),
+            offsets=() if info.is_ragged else capi.int64_tuple(info.offsets, info.ndim),
             shard_dim=info.shard_dim,
             is_ragged=info.is_ragged,
             flat_offset=info.flat_offset,

@@ -32,6 +32,24 @@ class Storage(enum.IntEnum):
     HOST = capi.STORAGE_HOST
 
 
+class Layout(enum.IntEnum):
+    """Which elements of a unit's parameters each rank owns."""
+
+    UNKNOWN = capi.LAYOUT_UNKNOWN
+    ROWS = capi.LAYOUT_ROWS
+    """Of each parameter as many rows as the others, the last ranks fewer or none. PyTorch: ``Shard(0)``."""
+    CONTIGUOUS = capi.LAYOUT_CONTIGUOUS
+    """Of all parameters in a row one slice, as large as that of the others but for a granule."""
+
+
+class Granule(enum.IntEnum):
+    """Where :attr:`Layout.CONTIGUOUS` may cut a parameter; a number instead: after each so many rows."""
+
+    ELEMENT = capi.GRANULE_ELEMENT
+    """Anywhere: shards are 1-D runs of the row-major whole."""
+    ROW = capi.GRANULE_ROW
+
+
 class UnshardMode(enum.IntEnum):
     """How full parameters come to be."""
 
@@ -63,6 +81,7 @@ class UnitInfo:
     unshard_mode: UnshardMode
     """The one in force; AUTO: not decided before the first step."""
     unshard_reason: str
+    layout: Layout
     param_dtype: Any
     """Of its policy; None: each parameter's own."""
     reduce_dtype: Any
@@ -115,6 +134,7 @@ def units_of(module: Any) -> list[UnitInfo]:
                 training_state=TrainingState(info.training_state),
                 storage=Storage(info.storage),
                 unshard_mode=UnshardMode(info.unshard_mode),
+                layout=Layout(info.layout),
                 param_dtype=dtypes.or_none(info.param_dtype),
                 reduce_dtype=dtypes.or_none(info.reduce_dtype),
             )

@@ -191,5 +191,88 @@ TEST(ShardLayout, B018_PaddingIsBoundedByTheAlignment) {
   }
 }
 
+// ---- CONTIGUOUS --------------------------------------------------------------------------------------------------
+
+Counts owned(const ShardLayout &layout, size_t param) {
+  Counts counts;
+  for (int32_t rank = 0; rank < layout.world_size; ++rank) counts.push_back(layout.owned(param, rank).count());
+  return counts;
+}
+
+TEST(ContiguousLayout, TheSequenceOfParametersIsCutInEqualSlices) {
+  const std::vector<ParamSpec> specs{{{2, 3}, TPFSDP_DTYPE_F32, true}, {{4}, TPFSDP_DTYPE_F32, true}};
+  // Ten elements over four ranks: 40 bytes, cut at 10, 20 and 30.
+  const ShardLayout elements(specs, 4, {true, 0});
+  EXPECT_EQ(owned(elements, 0), (Counts{2, 3, 1, 0}));
+  EXPECT_EQ(owned(elements, 1), (Counts{0, 0, 1, 3}));
+  EXPECT_EQ(elements.owned(0, 2).begin, 5);
+  EXPECT_EQ(elements.owned(1, 3).begin, 1);
+  // Rows of three and of one: the nearest ends.
+  const ShardLayout rows(specs, 4, {true, 1});
+  EXPECT_EQ(owned(rows, 0), (Counts{3, 3, 0, 0}));
+  EXPECT_EQ(owned(rows, 1), (Counts{0, 0, 1, 3}));
+  EXPECT_EQ(rows.owned_rows(0, 1).begin, 1);
+  EXPECT_EQ(rows.owned_rows(1, 2).end, 1);
+  // Blocks of four rows: each parameter is one.
+  const ShardLayout blocks(specs, 4, {true, 4});
+  EXPECT_EQ(owned(blocks, 0), (Counts{0, 6, 0, 0}));
+  EXPECT_EQ(owned(blocks, 1), (Counts{0, 0, 0, 4}));
+}
+
+TEST(ContiguousLayout, WideElementsCountAsManyBytes) {
+  const ShardLayout layout({{{4}, TPFSDP_DTYPE_F64, true}, {{4}, TPFSDP_DTYPE_F32, false}}, 3, {true, 1});
+  EXPECT_EQ(owned(layout, 0), (Counts{2, 2, 0}));
+  EXPECT_EQ(owned(layout, 1), (Counts{0, 0, 4}));
+}
+
+TEST(ContiguousLayout, ParametersWithoutElementsAreTheFirstRanks) {
+  const ShardLayout layout({{{3, 0}, TPFSDP_DTYPE_F32, true}, {{0}, TPFSDP_DTYPE_F32, true}}, 2, {true, 1});
+  EXPECT_EQ(layout.owned_rows(0, 0).count(), 3);
+  EXPECT_EQ(layout.owned_rows(0, 1).count(), 0);
+  EXPECT_EQ(layout.owned_rows(0, 1).begin, 3);
+  EXPECT_EQ(owned(layout, 1), (Counts{0, 0}));
+}
+
+TEST(ContiguousLayout, GranulesOfPartBytesCannotBeCut) {
+  const std::vector<ParamSpec> specs{{{4, 4}, TPFSDP_DTYPE_F4_E2M1FN, false}};
+  EXPECT_NO_THROW(ShardLayout(specs, 2, {true, 1}));
+  EXPECT_THROW(ShardLayout(specs, 2, {true, 0}), Failure);
+}
+
+// Each element is somebody's, in order; slices are as large as each other but for a granule at each end.
+TEST(ContiguousLayout, SlicesCoverTheSequenceAndAreEqualToAGranule) {
+  std::mt19937 random(4);
+  for (int i = 0; i < 1000; ++i) {
+    const int32_t world = 1 + static_cast<int32_t>(random() % 8);
+    const int64_t granule_rows = static_cast<int64_t>(random() % 4);
+    std::vector<ParamSpec> specs;
+    int64_t largest = 4, total = 0;
+    for (size_t n = 1 + random() % 5; n > 0; --n) {
+      specs.push_back(
+          {{static_cast<int64_t>(random() % 20), 1 + static_cast<int64_t>(random() % 9)}, TPFSDP_DTYPE_F32, true});
+      const Shape &shape = specs.back().shape;
+      total += 4 * element_count(shape);
+      if (granule_rows > 0) largest = std::max(largest, 4 * std::min(granule_rows, shape[0]) * shape[1]);
+    }
+    const ShardLayout layout(specs, world, {true, granule_rows});
+    for (size_t p = 0; p < specs.size(); ++p) {
+      int64_t end = 0;
+      for (int32_t rank = 0; rank < world; ++rank) {
+        const ElementRange range = layout.owned(p, rank);
+        ASSERT_EQ(range.begin, end);
+        ASSERT_GE(range.count(), 0);
+        ASSERT_TRUE(granule_rows == 0 || range.begin % specs[p].shape[1] == 0);
+        end = range.end;
+      }
+      ASSERT_EQ(end, element_count(specs[p].shape));
+    }
+    for (int32_t rank = 0; rank < world; ++rank) {
+      int64_t bytes = 0;
+      for (size_t p = 0; p < specs.size(); ++p) bytes += 4 * layout.owned(p, rank).count();
+      ASSERT_LE(std::abs(bytes - total / world), largest + 4);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tpfsdp
