@@ -39,8 +39,16 @@ constexpr const char *kHookNames[] = {"", "forward pre-hook", "forward hook", "b
   throw Failure(std::move(detail));
 }
 
-void run_list(const HookList &list, const HostCall &call) {
-  for (const std::shared_ptr<Hook> &hook : list) {
+using Hooks = std::shared_ptr<const HookList>;
+
+Hooks hooks_of(Module &module, HookKind kind) {
+  return inside(module, [&] { return module.hooks ? module.hooks->list(kind) : nullptr; });
+}
+
+// Those that have not been started, which `started` counts.
+void run_list(const HookList &list, const HostCall &call, size_t &started) {
+  while (started < list.size()) {
+    const std::shared_ptr<Hook> &hook = list[started++];
     if (!hook->module || (call.failed && !hook->always_call)) continue;
     const Status status = hook->call(call);
     if (status < 0 && !call.failed)
@@ -49,8 +57,8 @@ void run_list(const HookList &list, const HostCall &call) {
 }
 
 void run_hooks_of(const HostCall &call, HookKind kind) {
-  const auto list = inside(*call.module, [&] { return call.module->hooks ? call.module->hooks->list(kind) : nullptr; });
-  if (list) run_list(*list, call);
+  size_t started = 0;
+  if (const Hooks hooks = hooks_of(*call.module, kind)) run_list(*hooks, call, started);
 }
 
 void invoke(const Method &method, const HostCall &call) {
@@ -108,14 +116,18 @@ void at_depth(Module &module, int32_t Context::*depth, Body &&body) {
 
 void call_around_forward(Module &module, const Method &method, const HostCall &call) {
   step(module, [&] { pre_forward(module, true); });
+  Hooks hooks;
+  size_t started = 0;
   try {
     run_hooks_of(call, HookKind::kForwardPre);
     invoke(method, call);
-    run_hooks_of(call, HookKind::kForward);
+    hooks = hooks_of(module, HookKind::kForward);
+    if (hooks) run_list(*hooks, call, started);
   } catch (...) {
     HostCall failed = call;
     failed.failed = true;
-    run_hooks_of(failed, HookKind::kForward);
+    if (!hooks) hooks = hooks_of(module, HookKind::kForward);
+    if (hooks) run_list(*hooks, failed, started);
     try {
       step(module, [&] { post_forward(module); });
     } catch (const Failure &) {

@@ -195,10 +195,13 @@ void Root::check_units() const {
 
 void Root::name_units() {
   Rank &rank = context->rank();
+  for (State *state : states) {
+    const std::string name = state->name();
+    state->event_name = rank.recorder().intern(name.empty() ? "<root>" : name);
+  }
   for (ParamGroup *unit : units) {
-    unit->name = unit->state.name();
-    if (unit->name.empty()) unit->name = "<root>";
-    unit->event_name = rank.recorder().intern(unit->name);
+    unit->event_name = unit->state.event_name;
+    unit->name = unit->event_name;
     if (unit->number < 0) unit->number = rank.name_unit(unit->name);
   }
 }

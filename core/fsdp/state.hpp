@@ -24,6 +24,7 @@ class State final : public ModuleState {
 
   std::shared_ptr<Root> root;     // null until it is settled; outlives the unit, whose memory is in its account
   std::vector<Module *> modules;  // all hold this state
+  const char *event_name = "";    // interned, once the root is settled
   Ref<ParamGroup> unit;           // null: no parameters of its own
   ReshardKind reshard_kind = ReshardKind::kAuto;
   int32_t reshard_size = 0;  // ranks, of kSize

@@ -31,7 +31,7 @@ void record_call(Root &root, const State &state, const char *operation) {
   Event event;
   event.kind = EventKind::kHook;
   event.training_state = static_cast<int32_t>(state.training_state);
-  event.unit = state.unit ? state.unit->event_name : "";
+  event.unit = state.event_name;
   event.operation = operation;
   recorder.record(event);
 }

@@ -59,7 +59,7 @@ void Param::show(Face face, void *data, const Shape &shape, Showing how) {
   view.shape = shape.empty() ? nullptr : shape.data();
   view.strides = nullptr;
   view.ndim = static_cast<int32_t>(shape.size());
-  view.device_type = TPFSDP_DEVICE_CPU;
+  view.device_type = how.device;
   view.device_id = 0;
   view.read_only = how.is_read_only ? 1 : 0;
 }
@@ -69,7 +69,8 @@ void Param::set_values(Ref<Tensor> values) {
     fail(TPFSDP_ERR_INVALID_ARGUMENT, "parameter ", full_name(), " is ", dtype_name(dtype_), " ", shape_text(shape_),
          ", the tensor ", dtype_name(values->dtype()), " ", shape_text(values->shape()));
   values_ = std::move(values);
-  show(Face::kFull, values_->view().data, shape_);
+  const tpfsdp_view &view = values_->view();
+  show(Face::kFull, view.data, shape_, {.device = view.device_type});
 }
 
 }  // namespace tpfsdp

@@ -48,6 +48,7 @@ class Param final : public Object {
   bool has(Face face) const { return views_[index(face)].dtype != 0; }
   struct Showing {
     tpfsdp_dtype dtype = 0;  // 0: the parameter's own
+    tpfsdp_device_type device = TPFSDP_DEVICE_CPU;
     bool is_anew = false;    // other memory, even where the address is the same
     bool is_read_only = false;
   };
