@@ -20,7 +20,8 @@ python: setup ## build the Python binding and install it into build/venv
 
 demo: setup ## train the digits classifier sharded, and compare it with the unsharded run
 	cmake --preset release
-	cmake --build --preset release --target tpfsdp_python example_digits example_does_not_fit tpfsdp-run
+	cmake --build --preset release --target tpfsdp_python example_digits example_does_not_fit \
+	  example_transformer tpfsdp-run
 	$(PYTHON) tools/demo.py
 
 test: setup ## all that CI runs; the last line counts it

@@ -205,6 +205,34 @@ def run_transformer(build: Path, drive: str, world_size: int, processes: bool) -
     return result
 
 
+def run_c_transformer(build: Path, world_size: int, processes: bool) -> dict[str, Any]:
+    """The same model in C, smaller; its names and its memory are those of the Python one."""
+    import transformer_data
+    import transformer_math
+    import transformer_reference
+
+    kind = "processes" if processes else "threads"
+    print(f"Transformer in C, {world_size} ranks that are {kind}", flush=True)
+    text = OUT / "devil.txt"
+    text.write_bytes(gzip.decompress(transformer_data.PATH.read_bytes()))
+    shape = transformer_math.Shape(transformer_data.load().symbols, length=32, width=48)
+    program = build / "examples" / "transformer"
+    options = ["--steps", "20", "--batch", "4", "--length", str(shape.length), "--width", str(shape.width),
+               "--held-out", "256", "--recompute", "--compare"]  # fmt: skip
+    launch = [build / "tpfsdp-run", "-n", str(world_size)] if processes else []
+    command = [*launch, program, text, *options, *([] if processes else ["--ranks", str(world_size)])]
+    ended = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+    lines = ended.stdout.splitlines()
+    if not lines or not lines[-1].startswith("{"):
+        raise SystemExit(f"demo: {program} ended with {ended.returncode} and left no result")
+    print("  " + lines[-3])
+    result = json.loads(lines[-1])
+    result["peak_bytes_formula"] = transformer_reference.peak_bytes(shape, world_size)
+    if ended.returncode != 0 and result["max_ulp"] == 0:
+        raise SystemExit(f"demo: {program} ended with {ended.returncode}")
+    return result
+
+
 # ---- What is shown ---------------------------------------------------------------------------------------------------
 
 
@@ -237,7 +265,8 @@ def main() -> int:
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "release")
     build = parser.parse_args().build.resolve()
     program = build / "examples" / "digits"
-    needs = (program, build / "examples" / "does_not_fit", build / "tpfsdp-run", build / "python" / "tpfsdp" / "capi.py")
+    needs = (*(build / "examples" / name for name in ("digits", "does_not_fit", "transformer")), build / "tpfsdp-run",
+             build / "python" / "tpfsdp" / "capi.py")  # fmt: skip
     for needed in needs:
         if not needed.exists():
             print(f"demo: {needed} is missing; `make build` makes it", file=sys.stderr)
@@ -265,6 +294,8 @@ def main() -> int:
         run_transformer(build, "manual", 2, processes=False),
         run_transformer(build, "call", 4, processes=True),
         run_transformer(build, "segment", 2, processes=True),
+        run_c_transformer(build, 2, processes=False),
+        run_c_transformer(build, 4, processes=True),
     ]
     (OUT / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     (OUT / "trace.json").write_text(first.trace)
