@@ -125,7 +125,11 @@ Status fill_common(ParamGroup &unit, CommonRegion &common, bool may_wait) {
            "); release the views of its full parameters");
     common.release();  // nobody of this rank computes on what is about to be gathered anew
   }
+#if defined(TPFSDP_MUTANT_COMMON_FILL_NOT_AWAITED)
+  static_cast<void>(may_wait);
+#else
   if (common.wait_released(may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+#endif
   if (debug_switches().poison && !unit.mapped) poison(unit);
   write_own_parts(unit, [&](size_t i) { return unit.own_part(common.data(), i); });
   return TPFSDP_OK;
@@ -146,7 +150,11 @@ Status fill_cast_shards(ParamGroup &unit, bool may_wait) {
 Status fill_own_part(ParamGroup &unit, bool may_wait) {
   CommonRegion *const common = common_of(unit);
   const bool is_slot = common && !unit.mapped;  // others have been there since
+#if defined(TPFSDP_MUTANT_STALE_CAST_IS_GATHERED)
+  if (!is_slot && (!unit.layout.is_cast || unit.cast_version >= 0)) return TPFSDP_OK;
+#else
   if (!is_slot && (!unit.layout.is_cast || unit.cast_version == unit.version)) return TPFSDP_OK;
+#endif
   const Status status = common ? fill_common(unit, *common, may_wait) : fill_cast_shards(unit, may_wait);
   if (status == TPFSDP_OK && !is_slot) unit.cast_version = unit.version;
   return status;
