@@ -161,7 +161,8 @@ void ParamGroup::lay_out() {
 }
 
 void ParamGroup::make_cast_shards() {
-  cast_shards = Region(*group, layout.cast_shard_places(group->rank()).size_bytes, &root().account);
+  cast_places = layout.cast_shard_places(group->rank());
+  cast_shards = Region(*group, cast_places.size_bytes, &root().account);
   cast_version = -1;
   last_cast_gather = 0;
   ++root().recorder().counters.allocations;

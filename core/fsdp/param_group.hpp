@@ -109,7 +109,8 @@ class ParamGroup final : public Object {
   HostMemory host_memory;  // empty: storage LIBRARY
   ModeChoice mode;
   Region shards;
-  CommonRegion mapped;           // in mode mapped: the full values, in which shards lie unless they are cast for it
+  CommonRegion mapped;  // in mode mapped: the full values, in which shards lie unless they are cast for it
+  ShardPlaces cast_places;
   Region cast_shards;            // of this rank, in the dtype of full values, where they are cast and peers read them
   int64_t cast_version = -1;     // of the values in the copies that are cast
   int64_t last_cast_gather = 0;  // sequence of the last one that exposed cast_shards
