@@ -136,8 +136,7 @@ Status fill_cast_shards(ParamGroup &unit, bool may_wait) {
   // Peers may read what an earlier gather exposed.
   if (unit.last_cast_gather > 0 && unit.group->wait_read(unit.last_cast_gather, may_wait) == TPFSDP_PENDING)
     return TPFSDP_PENDING;
-  const ShardPlaces places = unit.layout.cast_shard_places(unit.group->rank());
-  write_own_parts(unit, [&](size_t i) { return unit.cast_shards.data() + places.offsets[i]; });
+  write_own_parts(unit, [&](size_t i) { return unit.cast_shards.data() + unit.cast_places.offsets[i]; });
   return TPFSDP_OK;
 }
 

@@ -75,7 +75,7 @@ ShardLayout::ShardLayout(const std::vector<ParamSpec> &specs, int32_t ranks, con
     param.grad_offset = spec.trainable ? append(grad_bytes, param.full_bytes()) : -1;
     param.sum_offset = spec.trainable ? append(sum_bytes, param.sum_bytes()) : -1;
     logical_bytes += param.full_bytes();
-    is_cast = is_cast || param.is_cast();
+    is_cast = is_cast || (param.is_cast() && param.elements() > 0);
     params.push_back(param);
     if (gather_dtype == 0) gather_dtype = param.full_dtype;
     if (gather_dtype != param.full_dtype || dtype_bits(param.full_dtype) < 8) gather_dtype = TPFSDP_DTYPE_U8;

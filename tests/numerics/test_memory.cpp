@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 namespace {
 
 constexpr int kGroups = 12;
@@ -14,15 +16,19 @@ constexpr int64_t kUnitBytes = kWidth * kWidth * 4;  // gathered; whole multiple
 constexpr int64_t kRootBytes = 32 * 1024;
 
 struct Model {
-  Model(tpfsdp_context *context, tpfsdp_reshard_kind reshard) : tree(context) {
+  Model(tpfsdp_context *context, tpfsdp_reshard_kind reshard, tpfsdp_dtype param_dtype = 0) : tree(context) {
+    tpfsdp_mixed_precision_policy policy = TPFSDP_INIT(tpfsdp_mixed_precision_policy);
+    policy.param_dtype = param_dtype;
+    tpfsdp_fully_shard_options options = api::privately();
+    options.mp_policy = &policy;
     const std::vector<float> values(static_cast<size_t>(kWidth * kWidth), 0.25f);
     for (int g = 0; g < kGroups; ++g) {
       modules.push_back(tree.child(tree.root, "g" + std::to_string(g)));
       weights.push_back(tree.param(modules.back(), "weight", TPFSDP_DTYPE_F32, {kWidth, kWidth}, values));
-      tree.shard({modules.back()}, reshard, api::privately());
+      tree.shard({modules.back()}, reshard, options);
     }
     root_weight = tree.param(tree.root, "weight", TPFSDP_DTYPE_F32, {64, 128}, std::vector<float>(64 * 128, 1.0f));
-    tree.shard({tree.root}, reshard, api::privately());
+    tree.shard({tree.root}, reshard, options);
   }
 
   void step() {
@@ -37,7 +43,7 @@ struct Model {
     for (size_t g = modules.size(); g-- > 0;) {
       API(tpfsdp_module_pre_backward, modules[g]);
       API(tpfsdp_param_get_grad_buffer, weights[g], 0, &grad);
-      std::fill_n(static_cast<float *>(grad.data), kWidth * kWidth, 0.5f);
+      std::memset(grad.data, 0x3f, static_cast<size_t>(grad.size_bytes));
       API(tpfsdp_param_grad_ready, weights[g]);
       API(tpfsdp_module_post_backward, modules[g]);
     }
@@ -79,8 +85,13 @@ TEST(Memory, NothingIsAllocatedInASteadyStep) {
   api::run_ranks(2, [](tpfsdp_context *context, int32_t) {
     tpfsdp_context_info info = TPFSDP_INIT(tpfsdp_context_info);
     API(tpfsdp_context_get_info, context, &info);
-    for (const tpfsdp_reshard_kind reshard : {TPFSDP_RESHARD_ALWAYS, TPFSDP_RESHARD_AUTO, TPFSDP_RESHARD_NEVER}) {
-      Model model(context, reshard);
+    struct Case {
+      tpfsdp_reshard_kind reshard;
+      tpfsdp_dtype param_dtype;
+    };
+    for (const Case &c : {Case{TPFSDP_RESHARD_ALWAYS, 0}, Case{TPFSDP_RESHARD_AUTO, 0}, Case{TPFSDP_RESHARD_NEVER, 0},
+                          Case{TPFSDP_RESHARD_ALWAYS, TPFSDP_DTYPE_BF16}}) {
+      Model model(context, c.reshard, c.param_dtype);
       for (int step = 0; step < 3; ++step) model.step();
       tpfsdp_counters before = TPFSDP_INIT(tpfsdp_counters);
       API(tpfsdp_trace_get_counters, context, 1, &before);
