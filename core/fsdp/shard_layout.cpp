@@ -117,7 +117,8 @@ ElementRange ShardLayout::owned(size_t param, int32_t rank) const {
     const SliceEnd &end = slice_ends_[static_cast<size_t>(slice)];
     return param < end.param ? at.elements() : param > end.param ? 0 : end.element;
   };
-  return {reached(rank), reached(rank + 1)};
+  const ElementRange range{reached(rank), reached(rank + 1)};
+  return range.count() > 0 ? range : ElementRange{at.elements(), at.elements()};
 }
 
 RowRange ShardLayout::owned_rows(size_t param, int32_t rank) const {

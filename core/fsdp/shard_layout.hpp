@@ -34,7 +34,7 @@ struct Ownership {
   bool cuts_inside_rows() const { return is_contiguous && granule_rows == 0; }
 };
 
-// Of a parameter, in row-major order.
+// Of a parameter, in row-major order; an empty one is at its end.
 struct ElementRange {
   int64_t begin = 0;
   int64_t end = 0;
