@@ -197,16 +197,19 @@ Status Group::create_common(int64_t size_bytes, bool may_wait, void **out_data, 
     if (status == TPFSDP_OK) {
       // Its sequences are no collectives of the library, but count.
       settle(sequence());
-      tpfsdp_backend_peer self{};
-      self.struct_size = sizeof self;
-      if (backend().comm_get_peer(comm_, rank_, &self) == TPFSDP_OK)
-        posted_.store(self.posted, std::memory_order_relaxed);
+      note_posted();
       has_told_failure_ = false;
       return status;
     }
     const auto detail = note_failure(call, status, "common_region", "");
     if (!leave_to_pending(detail, INT64_MAX)) throw Failure(detail);
   }
+}
+
+void Group::note_posted() {
+  tpfsdp_backend_peer self{};
+  self.struct_size = sizeof self;
+  if (backend().comm_get_peer(comm_, rank_, &self) == TPFSDP_OK) posted_.store(self.posted, std::memory_order_relaxed);
 }
 
 Status Group::wait_released(tpfsdp_backend_region *region, bool may_wait) {
@@ -260,7 +263,10 @@ Status Group::wait_reset(bool may_wait, bool *out_all_reset) {
   const Status status = backend().wait_reset(&call, comm_, may_wait, &all_reset);
   if (status < 0) throw Failure(note_failure(call, status, "reset", ""));
   if (status == TPFSDP_OK) *out_all_reset = all_reset != 0;
-  if (status == TPFSDP_OK && all_reset != 0) has_told_failure_ = false;
+  if (status == TPFSDP_OK && all_reset != 0) {
+    has_told_failure_ = false;
+    note_posted();  // the last sequence is not one that failed any more
+  }
   return status;
 }
 

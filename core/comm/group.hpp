@@ -51,8 +51,9 @@ class Group final : public Object {
   int64_t generation() const { return generation_; }
   // This rank's last word to its peers is a failure that nothing has followed.
   bool has_told_failure() const { return has_told_failure_; }
-  int64_t sequence() const { return posted_.load(std::memory_order_relaxed); }  // of the last collective submitted
-  tpfsdp_backend_comm *comm() const { return comm_; }                           // null in a group of one
+  // Of the last collective submitted, common memory made, or reset.
+  int64_t sequence() const { return posted_.load(std::memory_order_relaxed); }
+  tpfsdp_backend_comm *comm() const { return comm_; }  // null in a group of one
 
   // ---- Steps of the engine; a group of one takes none of them. Each returns OK or, with may_wait false, PENDING; an
   // error is thrown with operation, unit, group and backend filled in, and a sticky one is remembered. ----
@@ -120,6 +121,7 @@ class Group final : public Object {
   [[noreturn]] void repeat_failure(const char *operation) const;
   bool leave_to_pending(const std::shared_ptr<const ErrorDetail> &failure, int64_t before);
   void settle(int64_t sequence) noexcept;
+  void note_posted();
   void count(const tpfsdp_backend_op &op, int64_t wire_bytes, int64_t start_ns);
 };
 

@@ -76,6 +76,7 @@ Status issue_gather(ParamGroup &unit, bool may_wait, bool for_prefetch) {
   if (root.window == Window::kExplicit)
     fail(TPFSDP_ERR_STATE, "unit ", unit.name,
          " cannot be gathered inside a write window: call tpfsdp_shards_end_write first");
+  if (finish_writes(unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
   if (const Acquired acquired = acquire_full_memory(unit, may_wait, for_prefetch); acquired != Acquired::kYes)
     return acquired == Acquired::kPending ? TPFSDP_PENDING : TPFSDP_OK;
   close_window(root);

@@ -13,8 +13,7 @@ namespace {
 
 // Kept beside shards, of this rank.
 int64_t planned_cast_bytes(const ParamGroup &unit) {
-  const bool is_kept = unit.layout.is_cast && unit.group->size() > 1 && unit.mode.mode != UnshardMode::kShared;
-  if (unit.mapped || !is_kept) return unit.mapped_cast_bytes();
+  if (!unit.needs_cast_shards()) return unit.mapped_cast_bytes();
   return unit.layout.cast_shard_places(unit.group->rank()).size_bytes;
 }
 

@@ -136,8 +136,11 @@ void ParamGroup::cut(ShardedParam &sharded, size_t index) {
 
 void ParamGroup::lay_out() {
   layout = ShardLayout(specs_of(params, precision), group->size(), layout.ownership);
-  if (layout.is_cast && mode.mode == UnshardMode::kPrivate && group->size() > 1 && !cast_shards.data())
+  if (!needs_cast_shards()) {
+    cast_shards = Region();
+  } else if (!cast_shards.data()) {
     make_cast_shards();
+  }
   const ShardPlaces places = layout.grad_shard_places(group->rank());
   second_gradient = Buffer();
   accumulator = GradSlot();

@@ -94,6 +94,8 @@ class ParamGroup final : public Object {
   int64_t mapped_cast_bytes() const { return layout.is_cast ? mapped.part_bytes() : 0; }
   int64_t cast_bytes() const { return cast_shards.size_bytes() + mapped_cast_bytes(); }
   int64_t gather_wire_bytes() const { return mode.is_common() ? 0 : shards_route.wire_bytes; }
+  // For every gather, and not for one into a spare slot only.
+  bool needs_cast_shards() const { return layout.is_cast && group->size() > 1 && !mode.is_common(); }
   void make_cast_shards();
   void protect_shards(bool read_only);
   // Where this rank's part of a parameter lies in a full buffer.
@@ -109,9 +111,9 @@ class ParamGroup final : public Object {
   HostMemory host_memory;  // empty: storage LIBRARY
   ModeChoice mode;
   Region shards;
-  CommonRegion mapped;  // in mode mapped: the full values, in which shards lie unless they are cast for it
-  ShardPlaces cast_places;
+  CommonRegion mapped;           // in mode mapped: the full values, in which shards lie unless they are cast for it
   Region cast_shards;            // of this rank, in the dtype of full values, where they are cast and peers read them
+  ShardPlaces cast_places;       // in it
   int64_t cast_version = -1;     // of the values in the copies that are cast
   int64_t last_cast_gather = 0;  // sequence of the last one that exposed cast_shards
   // Shared with tensors of gradients, which may outlive a plan.

@@ -95,12 +95,16 @@ void reduce_alone(ParamGroup &unit, const Part &part) {
   }
 }
 
+// A callback may write its shard.
+bool may_write_shards(const ParamGroup &unit) {
+  return std::any_of(unit.params.begin(), unit.params.end(),
+                     [](const ShardedParam &p) { return bool(p.grad_reduced); });
+}
+
 void show_gradients(ParamGroup &unit) {
   unit.is_reducing = false;
-  // A callback may write its shard. Who has posted its reduction has resharded before, so this does not wait.
-  const bool may_write =
-      std::any_of(unit.params.begin(), unit.params.end(), [](const ShardedParam &p) { return bool(p.grad_reduced); });
-  if (unit.has_mapped_shards() && may_write) unit.mapped.wait_released(true);
+  // Who has posted its reduction has resharded before, so this does not wait.
+  if (unit.has_mapped_shards() && may_write_shards(unit)) unit.mapped.wait_released(true);
   for (ShardedParam &p : unit.params) {
     if (!p.is_reducing) continue;
     p.is_reducing = false;
@@ -125,16 +129,21 @@ void show_empty_gradients(ParamGroup &unit) {
   show_gradients(unit);
 }
 
+Status finish_own_reduction(ParamGroup &unit, bool may_wait) {
+  if (!unit.is_reducing) return TPFSDP_OK;
+  if (unit.group->complete(unit.reduce_sequence, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+  finish_reductions(unit.root(), *unit.group, unit.reduce_sequence);
+  return TPFSDP_OK;
+}
+
 Status issue_reduction(ParamGroup &unit, bool may_wait) {
   Root &root = unit.root();
   if (std::none_of(unit.params.begin(), unit.params.end(), takes_part)) {
     let_go_of_grad_slot(unit);
     return TPFSDP_OK;
   }
-  if (unit.is_reducing) {  // a second backward of the unit: its shards are added to, so the first ends now
-    if (unit.group->complete(unit.reduce_sequence, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
-    finish_reductions(root, *unit.group, unit.reduce_sequence);
-  }
+  // A second backward of the unit: its shards are added to, so the first ends now.
+  if (finish_own_reduction(unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
   const Part part = collect(unit);
   if (!unit.is_posting_reduction) record_reduction(unit, part.all_trainable);
   unit.is_posting_reduction = true;
@@ -174,6 +183,10 @@ Status issue_reduction(ParamGroup &unit, bool may_wait) {
 }
 
 }  // namespace
+
+Status finish_writes(ParamGroup &unit, bool may_wait) {
+  return may_write_shards(unit) ? finish_own_reduction(unit, may_wait) : TPFSDP_OK;
+}
 
 Status end_gradients(ParamGroup &unit, bool may_wait) {
   if (!unit.state.switches.reduces) return accumulate(unit, may_wait);

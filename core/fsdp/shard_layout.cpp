@@ -75,7 +75,7 @@ ShardLayout::ShardLayout(const std::vector<ParamSpec> &specs, int32_t ranks, con
     param.grad_offset = spec.trainable ? append(grad_bytes, param.full_bytes()) : -1;
     param.sum_offset = spec.trainable ? append(sum_bytes, param.sum_bytes()) : -1;
     logical_bytes += param.full_bytes();
-    is_cast = is_cast || param.is_cast();
+    is_cast = is_cast || (param.is_cast() && param.elements() > 0);
     params.push_back(param);
     if (gather_dtype == 0) gather_dtype = param.full_dtype;
     if (gather_dtype != param.full_dtype || dtype_bits(param.full_dtype) < 8) gather_dtype = TPFSDP_DTYPE_U8;
@@ -117,7 +117,8 @@ ElementRange ShardLayout::owned(size_t param, int32_t rank) const {
     const SliceEnd &end = slice_ends_[static_cast<size_t>(slice)];
     return param < end.param ? at.elements() : param > end.param ? 0 : end.element;
   };
-  return {reached(rank), reached(rank + 1)};
+  const ElementRange range{reached(rank), reached(rank + 1)};
+  return range.count() > 0 ? range : ElementRange{at.elements(), at.elements()};
 }
 
 RowRange ShardLayout::owned_rows(size_t param, int32_t rank) const {

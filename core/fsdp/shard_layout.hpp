@@ -34,7 +34,7 @@ struct Ownership {
   bool cuts_inside_rows() const { return is_contiguous && granule_rows == 0; }
 };
 
-// Of a parameter, in row-major order.
+// Of a parameter, in row-major order; an empty one is at its end.
 struct ElementRange {
   int64_t begin = 0;
   int64_t end = 0;
@@ -76,7 +76,7 @@ struct ShardLayout {
   int64_t sum_bytes = 0;          // the same, in the dtypes of their reductions
   int64_t logical_bytes = 0;      // without alignment
   tpfsdp_dtype gather_dtype = 0;  // the one of all full values, or u8 for bytes of several
-  bool is_cast = false;           // of some, full values have another dtype than shards
+  bool is_cast = false;           // of some with elements, full values have another dtype than shards
 
   // Throws UNSUPPORTED for granules that are not whole bytes, INVALID_ARGUMENT for sizes that do not fit in 64 bits.
   ShardLayout(const std::vector<ParamSpec> &specs, int32_t world_size, const Ownership &ownership = {});

@@ -172,6 +172,9 @@ void replace_shard(ParamGroup &unit, size_t index, const Tensor &values) {
 }
 
 ShardWrite::ShardWrite(ParamGroup &unit) : unit_(unit) {
+  // What was made of the shards is old now, though no window has been open.
+  unit_.cast_version = -1;
+  if (unit_.part && !unit_.part->is_held) unit_.part->version = -1;
   if (debug_switches().read_only) unit_.protect_shards(false);
 }
 

@@ -35,7 +35,8 @@ enum {
   TPFSDP_LAYOUT_ROWS = 1,       /**< of each parameter as many rows (dimension 0) as of the others, the last ranks fewer or
                                      none. PyTorch: Shard(0) */
   TPFSDP_LAYOUT_CONTIGUOUS = 2  /**< of all parameters in a row one slice, as large as that of the others but for a
-                                     granule: nobody is left without, and a small unit is not cut to shreds */
+                                     granule: with granules that are small beside the slice nobody is left without,
+                                     and small parameters are not cut to shreds */
 };
 
 /** Where CONTIGUOUS may cut a parameter. */
@@ -61,7 +62,8 @@ enum {
   TPFSDP_UNSHARD_PRIVATE = 1, /**< a copy per rank, read from the shards of all */
   TPFSDP_UNSHARD_SHARED = 2,  /**< a copy per host, of which each rank writes its part */
   TPFSDP_UNSHARD_MAPPED = 3   /**< no copy: the shards of all ranks lie in order in memory that all have mapped, and an
-                                   unshard moves nothing. Shards are aligned for their elements only */
+                                   unshard moves nothing. Shards are aligned for their elements only. Where a policy
+                                   casts, casts lie there, one copy per host, and shards elsewhere */
 };
 
 /**

@@ -36,7 +36,7 @@ typedef struct tpfsdp_param_info {
   tpfsdp_bool is_sharded;            /**< in a unit */
   tpfsdp_bool is_unsharded;          /**< FULL is there */
   tpfsdp_bool has_grad;              /**< GRAD is there: "none" and "zero" differ */
-  int32_t shard_dim;                 /**< -1 while it is in no unit */
+  int32_t shard_dim;                 /**< -1: in no unit, or cut inside rows */
   int32_t place_count;               /**< registrations; more than 1: tied */
   int32_t reserved;
   int64_t id;                        /**< unique in the process, never used again */
@@ -120,8 +120,8 @@ tpfsdp_param_set_grad(tpfsdp_param *param, TPFSDP_NULLABLE const tpfsdp_view *gr
                       TPFSDP_NULLABLE tpfsdp_error **error) TPFSDP_NOEXCEPT;
 
 /**
- * HOT. Library memory for the full gradient, in compute dtype (what the host's autograd makes); valid from pre_backward to post_backward of its
- * unit (segment mode: while a scope is open, until grad_reduce). @p accumulate 0: content undefined, write every
+ * HOT. Library memory for the full gradient, in compute dtype (what the host's autograd makes); valid from
+ * pre_backward to post_backward of its unit (segment mode: while a scope is open, until grad_reduce). @p accumulate 0: content undefined, write every
  * element; 1: holds zeros or what this backward has committed so far, add to it. Counts only after grad_ready. Waits
  * only in segment mode, for an earlier reduction to leave its memory.
  * Errors: STATE (wrong moment, frozen). Since: 0.1.

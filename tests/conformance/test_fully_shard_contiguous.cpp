@@ -45,6 +45,8 @@ TEST(Contiguous, RowsLieInOneSlice) {
     EXPECT_EQ(info.flat_offset, -1);
     EXPECT_EQ(Shape(info.local_shape, info.local_shape + 2), (Shape{rank < 2 ? 1 : 0, 3}));
     EXPECT_EQ(Shape(info.offsets, info.offsets + 2), (Shape{rank, 0}));
+    const std::vector<int64_t> begins{4, 0, 1};  // an empty shard is nowhere that another one is
+    EXPECT_EQ(Model::info_of(model.b).offsets[0], begins[static_cast<size_t>(rank)]);
     EXPECT_EQ(api::unit_info(model.tree.root).layout, TPFSDP_LAYOUT_CONTIGUOUS);
   });
 }
@@ -65,6 +67,8 @@ TEST(Contiguous, ElementsAreRunsOfTheWhole) {
     EXPECT_EQ(info.flat_offset, begins[r]);
     EXPECT_EQ(info.local_shape[0], std::ssize(a[r]));
     EXPECT_EQ(info.offsets, nullptr);
+    const std::vector<int64_t> begins_of_b{4, 4, 0, 1};  // empty shards are nowhere that another one is
+    EXPECT_EQ(Model::info_of(model.b).flat_offset, begins_of_b[r]);
     EXPECT_EQ(Shape(info.global_shape, info.global_shape + info.ndim), (Shape{2, 3}));
 
     tpfsdp_tensor *made = nullptr;

@@ -292,4 +292,33 @@ TEST(Failures, WhatWasStartedBeforeAResetIsGivenUp) {
   });
 }
 
+// Values of a checkpoint are put back before anything else is gathered: the last collective was one that failed.
+TEST(Failures, ShardsAreWrittenRightAfterAReset) {
+  on_ranks(3, [](tpfsdp_context *context, int32_t rank) {
+    chain::Chain model(context, rank);
+    model.step(0);
+    try {
+      if (rank == 1)
+        model.at = [&](const std::string &at) { return at == "in forward b1" ? fail_here(model, "x") : void(); };
+      model.forward(1);
+      model.end();
+      ADD_FAILURE() << "nothing failed";
+    } catch (const Stop &) {
+    } catch (const api::Error &error) {
+      expect_remote(error, 1, "x");
+    }
+    model.reset();
+    API(tpfsdp_shards_begin_write, model.root());
+    for (const toy::Layer<float> &layer : model.layers) {
+      for (tpfsdp_param *param : {layer.weight, layer.bias}) {
+        const tpfsdp_view shard = api::face(param, TPFSDP_FACE_SHARD);
+        std::fill_n(static_cast<float *>(shard.data), api::count_of(shard), 3.0f);
+      }
+    }
+    API(tpfsdp_shards_end_write, model.root());
+    const Values full = model.full();
+    EXPECT_EQ(full, Values(full.size(), 3));
+  });
+}
+
 }  // namespace

@@ -408,4 +408,48 @@ TEST(MixedPrecision, HostMemoryIsOfTheComputeDtype) {
   });
 }
 
+// Casts of shards that only a spare slot needed go with it; a unit without elements never had any.
+TEST(MixedPrecision, ANewPlanHasNoCastsOfSpareSlots) {
+  for (const tpfsdp_unshard_mode mode : {TPFSDP_UNSHARD_PRIVATE, TPFSDP_UNSHARD_SHARED, TPFSDP_UNSHARD_MAPPED}) {
+    on_ranks(kWorld, [&](tpfsdp_context *context, int32_t) {
+      api::Tree tree(context);
+      tpfsdp_mixed_precision_policy policy = TPFSDP_INIT(tpfsdp_mixed_precision_policy);
+      policy.param_dtype = TPFSDP_DTYPE_BF16;
+      tpfsdp_fully_shard_options options = TPFSDP_INIT(tpfsdp_fully_shard_options);
+      options.mp_policy = &policy;
+      options.unshard_mode = mode;
+      std::vector<tpfsdp_param *> weights;
+      for (int i = 0; i < 3; ++i) {
+        tpfsdp_module *const block = tree.child(tree.root, "b" + std::to_string(i));
+        weights.push_back(tree.param(block, "w", TPFSDP_DTYPE_F32, {8}, Values(8, 257)));
+        tree.shard({block}, TPFSDP_RESHARD_ALWAYS, options);
+      }
+      tree.param(tree.root, "none", TPFSDP_DTYPE_F32, {0, 3}, Values());
+      tree.shard({tree.root}, TPFSDP_RESHARD_ALWAYS, options);
+      API(tpfsdp_root_prepare, tree.root);
+      take_counters(context);
+      API(tpfsdp_module_pre_forward, tree.root);
+      API(tpfsdp_module_post_forward, tree.root);
+      EXPECT_EQ(take_counters(context).allocations, 0) << "nothing to cast";
+      API(tpfsdp_fsdp_module_reset_iter_state, tree.root);
+      tpfsdp_scope *scope = nullptr;
+      API(tpfsdp_scope_open, &tree.root, 1, nullptr, &scope);
+      for (tpfsdp_param *weight : weights) EXPECT_EQ(numbers(api::face(weight, TPFSDP_FACE_FULL)), Values(8, 256));
+      API(tpfsdp_scope_close, scope);
+      tpfsdp_handle_release(scope);
+      const tpfsdp_memory_info before = api::memory(tree.root);
+      EXPECT_EQ(before.spare_slot_count > 0, mode != TPFSDP_UNSHARD_MAPPED);
+      API(tpfsdp_param_set_requires_grad, weights[0], 0);
+      API(tpfsdp_root_prepare, tree.root);
+      const tpfsdp_memory_info after = api::memory(tree.root);
+      EXPECT_EQ(after.spare_slot_count, 0);
+      EXPECT_EQ(after.total_bytes, after.planned_peak_bytes);
+      if (mode == TPFSDP_UNSHARD_SHARED) {
+        EXPECT_GT(before.cast_bytes, 0);
+        EXPECT_EQ(after.cast_bytes, 0);
+      }
+    });
+  }
+}
+
 }  // namespace

@@ -65,6 +65,7 @@ Outcome wait_reset(Comm &comm, tpfsdp_backend_call *call, bool may_wait, bool *o
   // Always checked: ranks of unequal epochs would never agree on a collective again.
   if (!epochs.empty()) return violated(comm, "RESET_EQUAL", epochs);
   invariant(comm, comm.posted == comm.done, "RESET_EQUAL");
+  comm.operation(sequence).ended = 0;  // who gave up what was under way gave up this, too; it has ended well
   start_afresh(comm, sequence);
   ++comm.epoch;
   return end;
