@@ -175,6 +175,36 @@ TEST(UnshardModesOf, MappedShardsAreWrittenWhenNobodyComputesOnThem) {
   });
 }
 
+// What it brings is old, whoever has not waited for it; where nothing is brought, it would change.
+TEST(UnshardModesOf, AGatherThatIsPostedBeforeAWindowDoesNotCountAfterIt) {
+  for (const tpfsdp_unshard_mode mode : {TPFSDP_UNSHARD_PRIVATE, TPFSDP_UNSHARD_SHARED, TPFSDP_UNSHARD_MAPPED}) {
+    on_ranks(2, [&](tpfsdp_context *context, int32_t rank) {
+      Chain model(context, rank, {.options = in(mode)});
+      model.step(0);
+      tpfsdp_work *work = nullptr;
+      API(tpfsdp_fsdp_module_unshard, model.block(0), &work);
+      const api::Owned<tpfsdp_work> held(work);
+      if (mode == TPFSDP_UNSHARD_MAPPED) {
+        const api::Error error = caught([&] { API(tpfsdp_shards_begin_write, model.root()); });
+        EXPECT_EQ(error.status, TPFSDP_ERR_STATE);
+        EXPECT_THAT(error.what(), HasSubstr("unit(s) b0"));
+        API(tpfsdp_work_wait, work, nullptr);
+      } else {
+        API(tpfsdp_shards_begin_write, model.root());
+        const tpfsdp_view shard = api::face(model.weight(1), TPFSDP_FACE_SHARD);
+        std::fill_n(static_cast<float *>(shard.data), api::count_of(shard), static_cast<float>(rank + 5));
+        API(tpfsdp_shards_end_write, model.root());
+        API(tpfsdp_fsdp_module_unshard, model.block(0), nullptr);
+        const Values full = api::values_of<float>(api::face(model.weight(1), TPFSDP_FACE_FULL));
+        EXPECT_EQ(full.front(), 5);
+        EXPECT_EQ(full.back(), 6);
+      }
+      API(tpfsdp_fsdp_module_reshard, model.block(0));
+      model.step(1);
+    });
+  }
+}
+
 // Its shards are private: what is full goes stale, and comes again to the same place.
 TEST(UnshardModesOf, SharedUnitsGoStaleInAnExplicitWindow) {
   on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
