@@ -46,10 +46,11 @@ void refuse_pins(const Root &root) {
          "; release the views of their full parameters first");
 }
 
-// What other ranks compute on: a unit that stays full would change under them.
+// What other ranks compute on: a unit that stays full would change under them. Posted is as good as full.
 void refuse_common(const Root &root, const char *when, bool also_shared) {
   const std::string full = names_of(root, [&](const ParamGroup &unit) {
-    return unit.is_full() && (unit.has_mapped_shards() || (also_shared && unit.mode.is_common()));
+    const bool is_used = unit.is_full() || (unit.is_gathering && !unit.is_prefetch);
+    return is_used && (unit.has_mapped_shards() || (also_shared && unit.mode.is_common()));
   });
   if (!full.empty())
     fail(TPFSDP_ERR_STATE, "unit(s) ", full, " are full ", when,
@@ -136,6 +137,9 @@ void begin_write(Root &root) {
   refuse_common(root, "where a write window is to open", false);
   try {
     complete_all(root, true);
+    for (ParamGroup *unit : root.units) {
+      if (unit->is_prefetch) drop_prefetch(*unit, true);  // old when it is wanted, and mapped it would be waited for
+    }
     for (const Ref<Group> &group : root.groups) group->wait_read(group->sequence(), true);
     wait_mapped_released(root);
   } catch (const Failure &failure) {
