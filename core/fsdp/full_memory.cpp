@@ -119,10 +119,12 @@ void write_own_parts(ParamGroup &unit, Target &&target) {
 
 Status fill_common(ParamGroup &unit, CommonRegion &common, bool may_wait) {
   if (unit.is_full()) {
+#if !defined(TPFSDP_MUTANT_PIN_IGNORED_IN_COMMON_MEMORY)
     if (const int32_t pins = unit.pins.load(); pins > 0)
       fail(TPFSDP_ERR_STATE, "unit ", unit.name, " cannot be gathered again: ", pins,
            " pin(s) of this rank hold the one copy that all ranks of the host use (mode ", mode_name(unit.mode.mode),
            "); release the views of its full parameters");
+#endif
     common.release();  // nobody of this rank computes on what is about to be gathered anew
   }
 #if defined(TPFSDP_MUTANT_COMMON_FILL_NOT_AWAITED)
@@ -171,9 +173,11 @@ void release_full_memory(ParamGroup &unit) noexcept {
     }
     p.full = nullptr;
   }
+#if !defined(TPFSDP_MUTANT_COMMON_MEMORY_NOT_RELEASED_AT_RESHARD)
   if (unit.has_destination) {
     if (CommonRegion *common = common_of(unit)) common->release();
   }
+#endif
   if (unit.held_slot) unit.held_slot->holder = nullptr;
   unit.held_slot = nullptr;
   unit.has_destination = false;

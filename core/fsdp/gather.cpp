@@ -67,9 +67,11 @@ bool has_fresh_values(const ParamGroup &unit) {
 }
 
 Status issue_gather(ParamGroup &unit, bool may_wait, bool for_prefetch) {
+#if !defined(TPFSDP_MUTANT_GATHER_FROM_BEFORE_A_WINDOW_TAKEN)
   // Posted before a write window: what it brings is old.
   const bool is_overtaken = unit.is_gathering && !for_prefetch && unit.gathered_version != unit.version;
   if (is_overtaken && wait_gather(unit, may_wait) == TPFSDP_PENDING) return TPFSDP_PENDING;
+#endif
   // A unit that only a pin of this rank holds full is gathered again, into the same place: its peers do it, too.
   if (unit.is_gathering || (has_fresh_values(unit) && !unit.has_deferred_reshard)) {
     if (!for_prefetch) unit.is_prefetch = false;

@@ -60,12 +60,13 @@ void refuse_common(const Root &root, const char *when, bool also_shared) {
 
 // Mapped shards are what peers compute on, until they have resharded.
 void wait_mapped_released(Root &root) {
-#if defined(TPFSDP_MUTANT_MAPPED_WINDOW_NOT_AWAITED)
-  return;
-#endif
+#if !defined(TPFSDP_MUTANT_MAPPED_WINDOW_NOT_AWAITED)
   for (ParamGroup *unit : root.units) {
     if (unit->has_mapped_shards()) unit->mapped.wait_released(true);
   }
+#else
+  static_cast<void>(root);
+#endif
 }
 
 Status complete_all(Root &root, bool may_wait) {
@@ -98,7 +99,9 @@ Status open_window_after_backward(Root &root, bool may_wait) {
         fail(TPFSDP_ERR_STATE, "a gather is under way at the end of backward: unit(s) ", pending,
              "; wait for their unshard first");
       refuse_pins(root);
+#if !defined(TPFSDP_MUTANT_COMMON_UNIT_KEPT_OVER_A_STEP)
       refuse_common(root, "at the end of a last backward", true);
+#endif
       for (const Ref<Group> &group : root.groups) {
         if (group->has_told_failure())
           fail(TPFSDP_ERR_STATE, "a collective on group ", group->name(),

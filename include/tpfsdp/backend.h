@@ -29,7 +29,7 @@ extern "C" {
  * says that this rank has just written its part, a MAPPED_GATHER that it was there already. Once one is complete this
  * rank uses the memory until its region_release. Before a rank writes, region_wait_released: for a SHARED_GATHER each
  * time (wait, write, submit, complete, read, release); what is gathered MAPPED, in a write window or when a copy of lower
- * precision is made anew. Memory is used by this rule even after a failure, until reshard or reset.
+ * precision is made anew. Memory is used by this rule even after a failure and a reset, until its release.
  */
 #define TPFSDP_BACKEND_ABI_MAJOR 1
 #define TPFSDP_BACKEND_ABI_MINOR 1
@@ -230,7 +230,7 @@ typedef struct tpfsdp_backend_table {
                                         tpfsdp_bool may_wait, void **out_data, const void **out_readable,
                                         tpfsdp_backend_region **out_region);
   /* This rank uses what it gathered in the common region no more, complete or not. Never waits; no effect on other
-   * regions. A reset does it for every region of its comm. */
+   * regions. A reset does it for every region of its comm in which this rank has no complete gather. */
   void (*region_release)(tpfsdp_backend_region *region);
   /* OK when no peer uses what was gathered in the common region: it may be written. Completes this rank's own gathers
    * there first. STATE while this rank itself uses it, and after it gave up a gather there, until the reset. A failure

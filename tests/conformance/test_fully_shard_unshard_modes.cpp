@@ -1,373 +1,477 @@
 // SPDX-License-Identifier: Apache-2.0
-// One copy of full parameters for all ranks, or none: the same bits and events as with a copy each, what moves, and who
-// waits for whom before common memory is written. The suites "shared" and "mapped" run everything else in these modes.
-#include "support/chain.hpp"
+// Unshard modes SHARED and MAPPED, one copy of full values a host: the bits and events of PRIVATE, what a gather moves,
+// and who waits for whom before the copy changes.
+#include "support/modes.hpp"
+
+#include <numeric>
 
 namespace {
 
 using chain::caught;
-using chain::Chain;
 using chain::HasSubstr;
 using chain::Meeting;
 using chain::on_ranks;
 using chain::take_counters;
 using chain::Values;
+using modes::begin_write;
+using modes::Common;
+using modes::end_write;
+using modes::expect_waits;
+using modes::fill_shard;
+using modes::full_values;
+using modes::is_full;
+using modes::own_bytes;
+using modes::reshard;
+using modes::start_unshard;
+using modes::unshard;
 using testing::AllOf;
 
-tpfsdp_fully_shard_options in(tpfsdp_unshard_mode mode) {
-  tpfsdp_fully_shard_options options = TPFSDP_INIT(tpfsdp_fully_shard_options);
-  options.unshard_mode = mode;
-  return options;
-}
+// ---- As in PRIVATE ---------------------------------------------------------------------------------------------------
 
-const char *name_of(tpfsdp_unshard_mode mode) { return mode == TPFSDP_UNSHARD_SHARED ? "Shared" : "Mapped"; }
-
-class UnshardModes : public testing::TestWithParam<tpfsdp_unshard_mode> {};
-INSTANTIATE_TEST_SUITE_P(All, UnshardModes, testing::Values(TPFSDP_UNSHARD_SHARED, TPFSDP_UNSHARD_MAPPED),
-                         [](const auto &mode) { return std::string(name_of(mode.param)); });
-
+// Of the last rank.
 struct Trace {
   chain::SharedText events;
-  chain::SharedValues full;
+  chain::SharedValues outputs, full;
 };
-void run(int32_t world, const chain::Shape &shape, Trace &out) {
+
+void run(int32_t world, tpfsdp_unshard_mode mode, tpfsdp_reshard_kind blocks, tpfsdp_reshard_kind root, Trace &out) {
+  chain::Shape shape = modes::shape(mode);
+  shape.reshard = blocks;
+  shape.root_reshard = root;
   on_ranks(
       world,
       [&](tpfsdp_context *context, int32_t rank) {
-        Chain model(context, rank, shape);
+        chain::Chain model(context, rank, shape);
         API(tpfsdp_root_prepare, model.root());
-        API(tpfsdp_trace_clear, context);
-        for (int i = 0; i < 3; ++i) model.step(i);
+        chain::take_events(context);  // MAPPED also compares unit by unit, before there is memory for them
+        Values outputs;
+        for (int i = 0; i < 4; ++i) {
+          const Values y = model.forward(i);
+          outputs.insert(outputs.end(), y.begin(), y.end());
+          model.backward(y);
+          model.end();
+          model.sgd();
+        }
         const std::vector<std::string> events = chain::take_events(context);
         const Values full = model.full();
         if (rank != world - 1) return;
-        out.events = testing::PrintToString(events);
+        std::string text;
+        for (const std::string &line : events) text += line + "\n";
+        out.events = text;
+        out.outputs = outputs;
         out.full = full;
       },
-      4000);
+      1024);
 }
 
-TEST_P(UnshardModes, GiveTheBitsAndEventsOfACopyEach) {
-  for (const int32_t world : {1, 2, 3, 4, 5}) {
-    for (const tpfsdp_reshard_kind kind : {TPFSDP_RESHARD_AUTO, TPFSDP_RESHARD_ALWAYS, TPFSDP_RESHARD_NEVER}) {
-      SCOPED_TRACE(testing::Message() << world << " ranks, reshard " << kind);
+TEST_P(Common, TrainsToTheBitsAndEventsOfPrivate) {
+  for (const auto &[blocks, root] : {std::pair(TPFSDP_RESHARD_AUTO, TPFSDP_RESHARD_AUTO),
+                                     std::pair(TPFSDP_RESHARD_ALWAYS, TPFSDP_RESHARD_ALWAYS),
+                                     std::pair(TPFSDP_RESHARD_NEVER, TPFSDP_RESHARD_NEVER)}) {
+    for (int32_t world = 1; world <= 4; ++world) {
+      SCOPED_TRACE("world " + std::to_string(world) + ", reshard " + std::to_string(blocks));
       Trace common, copies;
-      run(world, {.reshard = kind, .root_reshard = kind, .options = in(GetParam())}, common);
-      run(world, {.reshard = kind, .root_reshard = kind, .options = in(TPFSDP_UNSHARD_PRIVATE)}, copies);
+      run(world, GetParam(), blocks, root, common);
+      run(world, TPFSDP_UNSHARD_PRIVATE, blocks, root, copies);
+      EXPECT_FALSE(copies.full.get().empty());
       EXPECT_EQ(common.full.get(), copies.full.get());
+      EXPECT_EQ(common.outputs.get(), copies.outputs.get());
       EXPECT_EQ(common.events.text(), copies.events.text());
     }
   }
 }
 
-TEST_P(UnshardModes, FullValuesAreReadOnly) {
+// ---- What it costs ---------------------------------------------------------------------------------------------------
+
+TEST_P(Common, AGatherMovesNothing) {
   on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
-    Chain model(context, rank, {.blocks = 1, .options = in(GetParam())});
-    API(tpfsdp_fsdp_module_unshard, model.block(0), nullptr);
-    EXPECT_EQ(api::face(model.weight(1), TPFSDP_FACE_FULL).read_only, 1);
-    EXPECT_EQ(api::face(model.weight(1), TPFSDP_FACE_SHARD).read_only, 0);
-    API(tpfsdp_fsdp_module_reshard, model.block(0));
+    chain::Chain model(context, rank, modes::shape(GetParam()));
+    API(tpfsdp_root_prepare, model.root());
+    take_counters(context);
+    for (int64_t round = 1; round <= 3; ++round) {
+      for (size_t block = 0; block < 3; ++block) {
+        unshard(model.block(block));
+        unshard(model.block(block));  // it is full
+        reshard(model.block(block));
+      }
+      const tpfsdp_counters counters = take_counters(context);
+      EXPECT_EQ(counters.all_gathers, 3);
+      EXPECT_EQ(counters.gathered_bytes, 3 * 120);
+      EXPECT_EQ(counters.wire_bytes, 0);
+      EXPECT_EQ(counters.filled_bytes, GetParam() == TPFSDP_UNSHARD_SHARED ? 3 * own_bytes(rank) : 0);
+      EXPECT_EQ(counters.copies + counters.copied_bytes, 0);
+      EXPECT_EQ(counters.spare_slots + counters.allocations, 0);
+      EXPECT_EQ(counters.other_collectives + counters.all_reduces + counters.reduce_scatters, 0);
+    }
+    EXPECT_EQ(api::unit_info(model.block(0)).unshards, 3);
+    EXPECT_EQ(api::unit_info(model.block(0)).wire_bytes, 0);
+    EXPECT_EQ(api::unit_info(model.root()).wire_bytes, 0);
   });
 }
 
-// Other ranks would compute on what the optimizer writes.
-TEST_P(UnshardModes, AUnitThatIsStillFullWhenAStepEndsIsToldToAll) {
+// ---- Views -----------------------------------------------------------------------------------------------------------
+
+TEST_P(Common, ViewsOfFullValuesAreReadOnlyWhereOthersReadThem) {
   on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
-    const chain::Shape shape{.options = in(GetParam())};
-    Chain model(context, rank, shape);
+    for (const tpfsdp_unshard_mode mode : {GetParam(), modes::kPrivate}) {
+      chain::Chain model(context, rank, modes::shape(mode, 1));
+      unshard(model.block(0));
+      EXPECT_EQ(api::face(model.weight(1), TPFSDP_FACE_FULL).read_only, mode == GetParam() ? 1 : 0);
+      EXPECT_EQ(api::face(model.weight(1), TPFSDP_FACE_SHARD).read_only, 0);
+      EXPECT_EQ(full_values(model.weight(1)), chain::weight_values(2, 25));
+      reshard(model.block(0));
+    }
+  });
+}
+
+// ---- The end of a step -----------------------------------------------------------------------------------------------
+
+TEST_P(Common, AUnitStillFullAtTheEndOfAStepIsRefusedByName) {
+  for (const bool on_both : {true, false}) {
+    SCOPED_TRACE(on_both);
+    on_ranks(2, [&](tpfsdp_context *context, int32_t rank) {
+      chain::Chain model(context, rank, modes::shape(GetParam()));
+      model.step(0);
+      model.backward(model.forward(1));
+      unshard(model.block(1));
+      const bool keeps = on_both || rank == 1;
+      if (!keeps) reshard(model.block(1));
+      const api::Error error = caught([&] { model.end(); });
+      EXPECT_EQ(error.status, keeps ? TPFSDP_ERR_STATE : TPFSDP_ERR_REMOTE) << error.what();
+      EXPECT_EQ(error.rank, keeps ? rank : 1);
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("unit(s) b1 are full at the end of a last backward"),
+                                      HasSubstr("set_is_last_backward(false)")));
+      model.reset();
+      model.expect_idle();
+      for (int i = 1; i < 3; ++i) model.step(i);
+      const Values full = model.full();
+      if (rank == 0) {
+        EXPECT_EQ(full, chain::clean_run(2, 3));
+      }
+    });
+  }
+}
+
+TEST_P(Common, BetweenTwoBackwardsOfAStepAUnitMayStayFull) {
+  const auto train = [](tpfsdp_unshard_mode mode, chain::SharedValues &out) {
+    on_ranks(2, [&](tpfsdp_context *context, int32_t rank) {
+      chain::Chain model(context, rank, modes::shape(mode));
+      for (int i = 0; i < 2; ++i) {
+        API(tpfsdp_fsdp_module_set_is_last_backward, model.root(), 0);
+        API(tpfsdp_fsdp_module_set_reshard_after_backward, model.root(), 0, 1);
+        model.backward(model.forward(2 * i));
+        model.end();
+        for (size_t block = 0; block < 3; ++block) EXPECT_TRUE(is_full(model.block(block)));
+        API(tpfsdp_fsdp_module_set_is_last_backward, model.root(), 1);
+        API(tpfsdp_fsdp_module_set_reshard_after_backward, model.root(), 1, 1);
+        take_counters(context);
+        model.backward(model.forward(2 * i + 1));
+        EXPECT_EQ(take_counters(context).all_gathers, 3) << "none in forward";
+        model.end();
+        model.expect_idle();
+        model.sgd();
+      }
+      const Values full = model.full();
+      if (rank == 0) out = full;
+    });
+  };
+  chain::SharedValues common, copies;
+  train(GetParam(), common);
+  train(TPFSDP_UNSHARD_PRIVATE, copies);
+  EXPECT_EQ(common.get(), copies.get());
+}
+
+// ---- Write windows ---------------------------------------------------------------------------------------------------
+
+class Scope {
+ public:
+  explicit Scope(tpfsdp_module *module) {
+    tpfsdp_scope *scope = nullptr;
+    API(tpfsdp_scope_open, &module, 1, nullptr, &scope);
+    scope_.reset(scope);
+  }
+  void close() { API(tpfsdp_scope_close, scope_.get()); }
+
+ private:
+  api::Owned<tpfsdp_scope> scope_;
+};
+
+// What was gathered ahead and is not wanted after all: its forward never came.
+TEST_P(Common, AWriteGivesAnUnusedPrefetchBack) {
+  on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
+    for (const tpfsdp_unshard_mode mode : {GetParam(), modes::kPrivate}) {
+      chain::Chain model(context, rank, modes::shape(mode));
+      tpfsdp_module *ahead = model.block(1);
+      API(tpfsdp_fsdp_module_set_modules_to_forward_prefetch, model.block(0), &ahead, 1);
+      API(tpfsdp_root_prepare, model.root());
+      API(tpfsdp_module_pre_forward, model.block(0));
+      API(tpfsdp_module_post_forward, model.block(0));
+      EXPECT_EQ(api::unit_info(ahead).unshards, 1);
+      begin_write(model);
+      fill_shard(model.weight(2), static_cast<float>(rank + 5));
+      end_write(model);
+      unshard(ahead);
+      EXPECT_EQ(full_values(model.weight(2)), modes::rows(5, 6)) << modes::name_of(mode);
+      reshard(ahead);
+    }
+  });
+}
+
+// Nobody waits for the peer and nothing is told to it: the caller reshards, and goes on.
+TEST(Mapped, AWriteUnderAFullUnitIsRefusedByName) {
+  on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
+    chain::Chain model(context, rank, modes::shape(TPFSDP_UNSHARD_MAPPED));
     model.step(0);
-    model.backward(model.forward(1));
-    API(tpfsdp_fsdp_module_unshard, model.block(1), nullptr);
-    if (rank == 0) API(tpfsdp_fsdp_module_reshard, model.block(1));
-    const api::Error error = caught([&] { model.end(); });
-    EXPECT_EQ(error.status, rank == 1 ? TPFSDP_ERR_STATE : TPFSDP_ERR_REMOTE);
-    EXPECT_THAT(error.what(),
-                AllOf(HasSubstr("unit(s) b1 are full at the end of a last backward"), HasSubstr("rank 1")));
+    for (const size_t block : {0u, 2u}) unshard(model.block(block));
+    if (rank == 1) {
+      const api::Error error = caught([&] { begin_write(model); });
+      EXPECT_EQ(error.status, TPFSDP_ERR_STATE);
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("unit(s) b0, b2 are full where a write window is to open"),
+                                      HasSubstr("reshard them first")));
+    }
+    for (const size_t block : {0u, 2u}) reshard(model.block(block));
+    begin_write(model);
+    end_write(model);
+    model.step(1);
+  });
+}
+
+// Posted is as good as full: peers may have it already.
+TEST(Mapped, AWriteUnderAGatherIsRefusedByName) {
+  on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
+    chain::Chain model(context, rank, modes::shape(TPFSDP_UNSHARD_MAPPED));
+    model.step(0);
+    const auto work = start_unshard(model.block(1));
+    const api::Error error = caught([&] { begin_write(model); });
+    EXPECT_EQ(error.status, TPFSDP_ERR_STATE);
+    EXPECT_THAT(error.what(), HasSubstr("unit(s) b1"));
+    API(tpfsdp_work_wait, work.get(), nullptr);
+    reshard(model.block(1));
+    begin_write(model);
+    end_write(model);
+    model.step(1);
+    const Values full = model.full();
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 2));
+    }
+  });
+}
+
+TEST(Mapped, AWriteWaitsForThePeersThatUseWhatIsMapped) {
+  Meeting meeting(2);
+  on_ranks(2, [&](tpfsdp_context *context, int32_t rank) {
+    chain::Chain model(context, rank, modes::shape(TPFSDP_UNSHARD_MAPPED));
+    model.step(0);
+    Scope scope(model.block(0));
+    const Values before = full_values(model.weight(1));
+    if (rank == 0) {
+      scope.close();
+      expect_waits(context, [&] { begin_write(model); });
+      expect_waits(context, [&] { begin_write(model); });
+      meeting.arrive_and_wait();
+      meeting.arrive_and_wait();
+    } else {
+      meeting.arrive_and_wait();
+      EXPECT_EQ(full_values(model.weight(1)), before);
+      EXPECT_EQ(caught([&] { begin_write(model); }).status, TPFSDP_ERR_STATE) << "its own scope is open";
+      scope.close();
+      meeting.arrive_and_wait();
+    }
+    begin_write(model);
+    fill_shard(model.weight(1), static_cast<float>(rank + 3));
+    end_write(model);
+    unshard(model.block(0));
+    EXPECT_EQ(full_values(model.weight(1)), modes::rows(3, 4));
+    reshard(model.block(0));
+    model.step(1);  // the cancelled waits were told to nobody
+  });
+}
+
+TEST(Shared, AWriteLeavesWhatIsFullStale) {
+  on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
+    chain::Chain model(context, rank, modes::shape(TPFSDP_UNSHARD_SHARED));
+    model.step(0);
+    Scope outer(model.block(0));
+    const Values before = full_values(model.weight(1));
+    const void *const address = api::face(model.weight(1), TPFSDP_FACE_FULL).data;
+    begin_write(model);
+    fill_shard(model.weight(1), static_cast<float>(rank + 5));
+    end_write(model);
+    EXPECT_EQ(full_values(model.weight(1)), before);
+    const int64_t gathers = api::unit_info(model.block(0)).unshards;
+    // A peer that is ahead gathers anew only when this rank does, too.
+    Scope inner(model.block(0));
+    EXPECT_EQ(api::unit_info(model.block(0)).unshards, gathers + 1);
+    EXPECT_EQ(full_values(model.weight(1)), modes::rows(5, 6));
+    EXPECT_EQ(api::face(model.weight(1), TPFSDP_FACE_FULL).data, address);
+    inner.close();
+    EXPECT_TRUE(is_full(model.block(0)));
+    outer.close();
+    EXPECT_FALSE(is_full(model.block(0)));
+    model.step(1);
+  });
+}
+
+// A gather that was posted before the window has the values from before it.
+TEST_P(Common, AnUnshardAfterAWindowIsNotTheOneFromBeforeIt) {
+  if (GetParam() == TPFSDP_UNSHARD_MAPPED) return;  // refused, above
+  on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
+    for (const tpfsdp_unshard_mode mode : {GetParam(), modes::kPrivate}) {
+      chain::Chain model(context, rank, modes::shape(mode, 1));
+      model.step(0);
+      const auto work = start_unshard(model.block(0));
+      begin_write(model);
+      fill_shard(model.weight(1), static_cast<float>(rank + 5));
+      end_write(model);
+      unshard(model.block(0));
+      EXPECT_EQ(full_values(model.weight(1)), modes::rows(5, 6)) << modes::name_of(mode);
+      reshard(model.block(0));
+      model.step(1);
+    }
+  });
+}
+
+// ---- Slots -----------------------------------------------------------------------------------------------------------
+
+// Blocks 0 and 2 have one slot. Rank 0 goes ahead to block 2 while rank 1 computes with block 0.
+TEST(Shared, AFillWaitsForTheSlowestUserOfTheSlot) {
+  Meeting meeting(2);
+  on_ranks(2, [&](tpfsdp_context *context, int32_t rank) {
+    chain::Chain model(context, rank, modes::shape(TPFSDP_UNSHARD_SHARED));
+    API(tpfsdp_root_prepare, model.root());
+    ASSERT_EQ(api::unit_info(model.block(0)).slot, api::unit_info(model.block(2)).slot);
+    const auto try_block_2 = [&] {
+      return api::check([&](tpfsdp_error **error) { return tpfsdp_module_try_pre_forward(model.block(2), error); });
+    };
+    unshard(model.block(0));
+    if (rank == 0) {
+      reshard(model.block(0));
+      take_counters(context);
+      for (int i = 0; i < 3; ++i) EXPECT_EQ(try_block_2(), TPFSDP_PENDING);
+      EXPECT_EQ(take_counters(context).filled_bytes, 0);
+      meeting.arrive_and_wait();
+      meeting.arrive_and_wait();  // released there, and not yet gathered
+      EXPECT_EQ(try_block_2(), TPFSDP_PENDING);
+      const tpfsdp_counters counters = take_counters(context);
+      EXPECT_EQ(counters.filled_bytes, own_bytes(0));
+      EXPECT_EQ(counters.all_gathers, 1);
+      meeting.arrive_and_wait();
+      while (try_block_2() == TPFSDP_PENDING) sched_yield();
+    } else {
+      meeting.arrive_and_wait();
+      EXPECT_EQ(full_values(model.weight(1)), chain::weight_values(2, 25));
+      reshard(model.block(0));
+      meeting.arrive_and_wait();
+      meeting.arrive_and_wait();
+      API(tpfsdp_module_pre_forward, model.block(2));
+    }
+    EXPECT_EQ(full_values(model.weight(3)), chain::weight_values(6, 25));
+    API(tpfsdp_module_post_forward, model.block(2));
+  });
+}
+
+// Block 2 is wanted where block 0 is full: memory of its own, filled as in PRIVATE.
+TEST(Shared, AnUnshardOutsideThePlanTakesPrivateMemory) {
+  on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
+    chain::Chain model(context, rank, modes::shape(TPFSDP_UNSHARD_SHARED));
+    model.step(0);
+    ASSERT_EQ(api::unit_info(model.block(0)).slot, api::unit_info(model.block(2)).slot);
+    const int64_t slot_bytes = api::memory(model.root()).slot_bytes;
+    take_counters(context);
+    Values of_block_2;
+    for (int round = 0; round < 2; ++round) {
+      unshard(model.block(0));
+      const Values before = full_values(model.weight(1));
+      EXPECT_EQ(take_counters(context).filled_bytes, own_bytes(rank));
+      unshard(model.block(2));
+      const tpfsdp_counters counters = take_counters(context);
+      EXPECT_EQ(counters.spare_slots, round == 0 ? 1 : 0);  // made once
+      EXPECT_EQ(counters.filled_bytes, 0);
+      EXPECT_EQ(counters.wire_bytes, own_bytes(1 - rank));
+      EXPECT_EQ(api::face(model.weight(3), TPFSDP_FACE_FULL).read_only, 0);
+      EXPECT_EQ(full_values(model.weight(1)), before);
+      of_block_2 = full_values(model.weight(3));
+      reshard(model.block(2));
+      reshard(model.block(0));
+    }
+    EXPECT_EQ(api::memory(model.root()).spare_slot_count, 1);
+    EXPECT_EQ(api::memory(model.root()).slot_bytes, slot_bytes + api::unit_info(model.block(2)).full_bytes);
+    unshard(model.block(2));  // in its slot again
+    EXPECT_EQ(full_values(model.weight(3)), of_block_2);
+    EXPECT_EQ(api::face(model.weight(3), TPFSDP_FACE_FULL).read_only, 1);
+    reshard(model.block(2));
+    model.step(1);
+    const Values full = model.full();
+    if (rank == 0) {
+      EXPECT_EQ(full, chain::clean_run(2, 2));
+    }
+  });
+}
+
+// ---- Pins ------------------------------------------------------------------------------------------------------------
+
+TEST(Shared, AGatherOfAUnitThatAPinHoldsIsToldToTheRanks) {
+  on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
+    chain::Chain model(context, rank, modes::shape(TPFSDP_UNSHARD_SHARED));
+    model.step(0);
+    unshard(model.block(1));
+    if (rank == 1) API(tpfsdp_unit_pin, modes::unit_of(model.block(1)));
+    const Values before = full_values(model.weight(2));
+    const void *const view = api::face(model.weight(2), TPFSDP_FACE_FULL).data;
+    reshard(model.block(1));
+    EXPECT_EQ(is_full(model.block(1)), rank == 1);
+    const api::Error error = caught([&] { unshard(model.block(1)); });
+    EXPECT_EQ(error.status, rank == 1 ? TPFSDP_ERR_STATE : TPFSDP_ERR_REMOTE) << error.what();
+    EXPECT_EQ(error.rank, 1);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("unit b1 cannot be gathered again: 1 pin(s)"), HasSubstr("mode shared")));
     model.reset();
+    if (rank == 1) {
+      EXPECT_EQ(Values(static_cast<const float *>(view), static_cast<const float *>(view) + 25), before);
+      API(tpfsdp_unit_unpin, modes::unit_of(model.block(1)));
+    }
     model.expect_idle();
     for (int i = 1; i < 3; ++i) model.step(i);
     const Values full = model.full();
     if (rank == 0) {
-      EXPECT_EQ(full, chain::clean_run(2, 3, shape));
+      EXPECT_EQ(full, chain::clean_run(2, 3));
     }
   });
 }
 
-TEST_P(UnshardModes, BetweenBackwardsOfOneStepUnitsMayStayFull) {
-  on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
-    Chain model(context, rank, {.options = in(GetParam())});
-    API(tpfsdp_fsdp_module_set_reshard_after_backward, model.root(), 0, 1);
-    API(tpfsdp_fsdp_module_set_is_last_backward, model.root(), 0);
-    model.backward(model.forward(0));
-    model.end();
-    EXPECT_EQ(api::unit_info(model.block(1)).sharded_state, TPFSDP_SHARDED_UNSHARDED);
-    API(tpfsdp_fsdp_module_set_reshard_after_backward, model.root(), 1, 1);
-    API(tpfsdp_fsdp_module_set_is_last_backward, model.root(), 1);
-    take_counters(context);
-    model.backward(model.forward(1));
-    EXPECT_EQ(take_counters(context).all_gathers, 3);  // of the blocks, in backward
-    model.end();
+TEST(Mapped, APinPutsTheReleaseOffAndNothingElse) {
+  Meeting meeting(2);
+  on_ranks(2, [&](tpfsdp_context *context, int32_t rank) {
+    chain::Chain model(context, rank, modes::shape(TPFSDP_UNSHARD_MAPPED));
+    model.step(0);
+    unshard(model.block(1));
+    if (rank == 1) API(tpfsdp_unit_pin, modes::unit_of(model.block(1)));
+    reshard(model.block(1));
+    for (int round = 0; round < 2; ++round) {  // gathered again, as if there were no pin
+      unshard(model.block(1));
+      reshard(model.block(1));
+    }
+    if (rank == 0) {
+      EXPECT_FALSE(is_full(model.block(1)));
+      expect_waits(context, [&] { begin_write(model); });
+      meeting.arrive_and_wait();
+    } else {
+      EXPECT_EQ(api::unit_info(model.block(1)).deferred_reshards, 3);
+      EXPECT_EQ(caught([&] { begin_write(model); }).status, TPFSDP_ERR_STATE);
+      meeting.arrive_and_wait();
+      API(tpfsdp_unit_unpin, modes::unit_of(model.block(1)));
+    }
+    begin_write(model);
+    end_write(model);
     model.expect_idle();
-  });
-}
-
-// A slot is filled when its slowest user has left it: no sooner, and without any collective between.
-TEST(UnshardModesOf, SharedFillsWaitForTheSlowestUser) {
-  Meeting meeting(2);
-  on_ranks(2, [&](tpfsdp_context *context, int32_t rank) {
-    const chain::Shape shape{.options = in(TPFSDP_UNSHARD_SHARED)};
-    Chain model(context, rank, shape);
-    model.step(0);
-    ASSERT_EQ(api::unit_info(model.block(0)).slot, api::unit_info(model.block(2)).slot);
-    API(tpfsdp_module_pre_forward, model.root());
-    API(tpfsdp_module_pre_forward, model.block(0));
-    const Values b0 = api::values_of<float>(api::face(model.weight(1), TPFSDP_FACE_FULL));
-    if (rank == 0) {
-      API(tpfsdp_module_post_forward, model.block(0));
-      for (int i = 0; i < 3; ++i)
-        EXPECT_EQ(API(tpfsdp_module_try_pre_forward, model.block(2)), TPFSDP_PENDING) << "rank 1 computes on it";
-      meeting.arrive_and_wait();
-      meeting.arrive_and_wait();
-    } else {
-      meeting.arrive_and_wait();
-      EXPECT_EQ(api::values_of<float>(api::face(model.weight(1), TPFSDP_FACE_FULL)), b0);
-      meeting.arrive_and_wait();
-      API(tpfsdp_module_post_forward, model.block(0));
-    }
-    API(tpfsdp_module_pre_forward, model.block(2));
-    API(tpfsdp_module_post_forward, model.block(2));
-    API(tpfsdp_module_post_forward, model.root());
-    model.reset();
-    model.step(1);
-  });
-}
-
-// Shards that peers compute on are not written before they have resharded. An interrupt of that wait posts nothing.
-TEST(UnshardModesOf, MappedShardsAreWrittenWhenNobodyComputesOnThem) {
-  Meeting meeting(2);
-  on_ranks(2, [&](tpfsdp_context *context, int32_t rank) {
-    const chain::Shape shape{.options = in(TPFSDP_UNSHARD_MAPPED)};
-    Chain model(context, rank, shape);
-    model.step(0);
-    API(tpfsdp_fsdp_module_unshard, model.block(0), nullptr);
-    if (rank == 0) {
-      const api::Error error = caught([&] { API(tpfsdp_shards_begin_write, model.root()); });
-      EXPECT_EQ(error.status, TPFSDP_ERR_STATE);
-      EXPECT_THAT(error.what(), HasSubstr("unit(s) b0 are full where a write window is to open"));
-      API(tpfsdp_fsdp_module_reshard, model.block(0));
-      tpfsdp_interrupt_callback interrupt{};
-      interrupt.call = [](void *, const tpfsdp_interrupt_args *) -> tpfsdp_status { return -1; };
-      API(tpfsdp_context_set_interrupt, context, &interrupt);
-      EXPECT_EQ(caught([&] { API(tpfsdp_shards_begin_write, model.root()); }).status, TPFSDP_ERR_CANCELLED);
-      API(tpfsdp_context_set_interrupt, context, nullptr);
-      meeting.arrive_and_wait();
-    } else {
-      meeting.arrive_and_wait();
-      API(tpfsdp_fsdp_module_reshard, model.block(0));
-    }
-    API(tpfsdp_shards_begin_write, model.root());
-    API(tpfsdp_shards_end_write, model.root());
     model.step(1);
     const Values full = model.full();
     if (rank == 0) {
-      EXPECT_EQ(full, chain::clean_run(2, 2, shape));
+      EXPECT_EQ(full, chain::clean_run(2, 2));
     }
   });
 }
 
-// What it brings is old, whoever has not waited for it; where nothing is brought, it would change.
-TEST(UnshardModesOf, AGatherThatIsPostedBeforeAWindowDoesNotCountAfterIt) {
-  for (const tpfsdp_unshard_mode mode : {TPFSDP_UNSHARD_PRIVATE, TPFSDP_UNSHARD_SHARED, TPFSDP_UNSHARD_MAPPED}) {
-    on_ranks(2, [&](tpfsdp_context *context, int32_t rank) {
-      Chain model(context, rank, {.options = in(mode)});
-      model.step(0);
-      tpfsdp_work *work = nullptr;
-      API(tpfsdp_fsdp_module_unshard, model.block(0), &work);
-      const api::Owned<tpfsdp_work> held(work);
-      if (mode == TPFSDP_UNSHARD_MAPPED) {
-        const api::Error error = caught([&] { API(tpfsdp_shards_begin_write, model.root()); });
-        EXPECT_EQ(error.status, TPFSDP_ERR_STATE);
-        EXPECT_THAT(error.what(), HasSubstr("unit(s) b0"));
-        API(tpfsdp_work_wait, work, nullptr);
-      } else {
-        API(tpfsdp_shards_begin_write, model.root());
-        const tpfsdp_view shard = api::face(model.weight(1), TPFSDP_FACE_SHARD);
-        std::fill_n(static_cast<float *>(shard.data), api::count_of(shard), static_cast<float>(rank + 5));
-        API(tpfsdp_shards_end_write, model.root());
-        API(tpfsdp_fsdp_module_unshard, model.block(0), nullptr);
-        const Values full = api::values_of<float>(api::face(model.weight(1), TPFSDP_FACE_FULL));
-        EXPECT_EQ(full.front(), 5);
-        EXPECT_EQ(full.back(), 6);
-      }
-      API(tpfsdp_fsdp_module_reshard, model.block(0));
-      model.step(1);
-    });
-  }
-}
-
-// Its shards are private: what is full goes stale, and comes again to the same place.
-TEST(UnshardModesOf, SharedUnitsGoStaleInAnExplicitWindow) {
-  on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
-    Chain model(context, rank, {.options = in(TPFSDP_UNSHARD_SHARED)});
-    model.step(0);
-    API(tpfsdp_fsdp_module_unshard, model.block(0), nullptr);
-    const tpfsdp_view before = api::face(model.weight(1), TPFSDP_FACE_FULL);
-    API(tpfsdp_shards_begin_write, model.root());
-    const tpfsdp_view shard = api::face(model.weight(1), TPFSDP_FACE_SHARD);
-    std::fill_n(static_cast<float *>(shard.data), api::count_of(shard), static_cast<float>(rank + 5));
-    API(tpfsdp_shards_end_write, model.root());
-    API(tpfsdp_fsdp_module_unshard, model.block(0), nullptr);
-    const tpfsdp_view after = api::face(model.weight(1), TPFSDP_FACE_FULL);
-    EXPECT_EQ(after.data, before.data);
-    EXPECT_EQ(api::values_of<float>(after).front(), 5);
-    EXPECT_EQ(api::values_of<float>(after).back(), 6);
-    API(tpfsdp_fsdp_module_reshard, model.block(0));
-  });
-}
-
-TEST(UnshardModesOf, SharedMemoryUnderAPinIsNotFilledAgain) {
-  on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
-    const chain::Shape shape{.options = in(TPFSDP_UNSHARD_SHARED)};
-    Chain model(context, rank, shape);
-    model.step(0);
-    API(tpfsdp_fsdp_module_unshard, model.block(0), nullptr);
-    tpfsdp_unit *unit = nullptr;
-    API(tpfsdp_fsdp_module_get_unit, model.block(0), 0, &unit);
-    if (rank == 1) API(tpfsdp_unit_pin, unit);
-    API(tpfsdp_fsdp_module_reshard, model.block(0));
-    const api::Error error = caught([&] { API(tpfsdp_fsdp_module_unshard, model.block(0), nullptr); });
-    EXPECT_EQ(error.status, rank == 1 ? TPFSDP_ERR_STATE : TPFSDP_ERR_REMOTE);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("unit b0 cannot be gathered again: 1 pin(s)"), HasSubstr("mode shared")));
-    if (rank == 1) API(tpfsdp_unit_unpin, unit);
-    model.reset();
-    model.step(1);
-    const Values full = model.full();
-    if (rank == 0) {
-      EXPECT_EQ(full, chain::clean_run(2, 2, shape));
-    }
-  });
-}
-
-// The release of a mapped unit is put off with its reshard: a peer's window waits for the unpin.
-TEST(UnshardModesOf, MappedMemoryUnderAPinIsGatheredAgainAndReleasedLate) {
-  Meeting meeting(2);
-  on_ranks(2, [&](tpfsdp_context *context, int32_t rank) {
-    Chain model(context, rank, {.options = in(TPFSDP_UNSHARD_MAPPED)});
-    model.step(0);
-    API(tpfsdp_fsdp_module_unshard, model.block(0), nullptr);
-    tpfsdp_unit *unit = nullptr;
-    API(tpfsdp_fsdp_module_get_unit, model.block(0), 0, &unit);
-    if (rank == 1) API(tpfsdp_unit_pin, unit);
-    for (int i = 0; i < 2; ++i) {
-      API(tpfsdp_fsdp_module_reshard, model.block(0));
-      API(tpfsdp_fsdp_module_unshard, model.block(0), nullptr);
-    }
-    API(tpfsdp_fsdp_module_reshard, model.block(0));
-    EXPECT_EQ(api::unit_info(model.block(0)).unshards, 5);
-    if (rank == 0) {
-      tpfsdp_interrupt_callback interrupt{};
-      interrupt.call = [](void *, const tpfsdp_interrupt_args *) -> tpfsdp_status { return -1; };
-      API(tpfsdp_context_set_interrupt, context, &interrupt);
-      EXPECT_EQ(caught([&] { API(tpfsdp_shards_begin_write, model.root()); }).status, TPFSDP_ERR_CANCELLED);
-      API(tpfsdp_context_set_interrupt, context, nullptr);
-      meeting.arrive_and_wait();
-    } else {
-      EXPECT_EQ(api::unit_info(model.block(0)).sharded_state, TPFSDP_SHARDED_UNSHARDED);
-      meeting.arrive_and_wait();
-      API(tpfsdp_unit_unpin, unit);
-    }
-    API(tpfsdp_shards_begin_write, model.root());
-    API(tpfsdp_shards_end_write, model.root());
-    model.step(1);
-  });
-}
-
-// It would write what others still read.
-TEST(UnshardModesOf, AGradReducedCallbackOfAMappedUnitThatStaysFullIsRefused) {
-  on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
-    Chain model(context, rank, {.blocks = 1, .options = in(TPFSDP_UNSHARD_MAPPED)});
-    model.step(0);
-    tpfsdp_grad_reduced_callback callback{};
-    callback.call = [](void *, const tpfsdp_grad_reduced_args *) -> tpfsdp_status { return TPFSDP_OK; };
-    API(tpfsdp_param_set_grad_reduced_callback, model.weight(1), &callback);
-    API(tpfsdp_fsdp_module_set_reshard_after_backward, model.block(0), 0, 0);
-    const api::Error error = caught([&] {
-      model.backward(model.forward(1));
-      model.end();
-    });
-    EXPECT_THAT(error.status, testing::AnyOf(TPFSDP_ERR_STATE, TPFSDP_ERR_REMOTE));
-    EXPECT_THAT(error.what(), HasSubstr("still in use"));
-    API(tpfsdp_fsdp_module_set_reshard_after_backward, model.block(0), 1, 0);
-    model.reset();
-    model.step(1);
-  });
-}
-
-// Memory of all ranks together is made once: freezing plans anew, but not that.
-TEST(UnshardModesOf, CommonSlotsStayWhereThePlanIsTheSame) {
-  on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
-    Chain model(context, rank, {.options = in(TPFSDP_UNSHARD_SHARED)});
-    model.step(0);
-    const auto place_of = [&] {
-      API(tpfsdp_fsdp_module_unshard, model.block(1), nullptr);
-      const void *place = api::face(model.weight(2), TPFSDP_FACE_FULL).data;
-      API(tpfsdp_fsdp_module_reshard, model.block(1));
-      return place;
-    };
-    const void *before = place_of();
-    API(tpfsdp_module_set_requires_grad, model.block(0), 0);
-    model.layers[1].weight_trains = model.layers[1].bias_trains = false;
-    take_counters(context);
-    API(tpfsdp_root_prepare, model.root());
-    const tpfsdp_counters counters = take_counters(context);
-    EXPECT_EQ(counters.all_gathers + counters.other_collectives, 0);
-    EXPECT_EQ(place_of(), before);
-    model.step(1);
-  });
-}
-
-// What the plan did not foresee is memory of one rank: making common memory takes all of them.
-TEST(UnshardModesOf, SpareSlotsArePrivate) {
-  on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
-    Chain model(context, rank, {.options = in(TPFSDP_UNSHARD_SHARED)});
-    model.step(0);
-    ASSERT_EQ(api::unit_info(model.block(0)).slot, api::unit_info(model.block(2)).slot);
-    API(tpfsdp_fsdp_module_unshard, model.block(0), nullptr);
-    take_counters(context);
-    API(tpfsdp_fsdp_module_unshard, model.block(2), nullptr);
-    const tpfsdp_counters counters = take_counters(context);
-    EXPECT_EQ(counters.spare_slots, 1);
-    EXPECT_GT(counters.wire_bytes, 0);
-    EXPECT_EQ(counters.filled_bytes, 0);
-    EXPECT_EQ(api::face(model.weight(3), TPFSDP_FACE_FULL).read_only, 0);
-    for (const size_t block : {0u, 2u}) API(tpfsdp_fsdp_module_reshard, model.block(block));
-    model.step(1);
-  });
-}
-
-// A rank that fails while others go on: after a reset common slots are made anew by all.
-TEST_P(UnshardModes, AFailureBeforeTheFirstStepEndsIsRepaired) {
-  for (const char *where : {"forward b1", "backward b2", "end"}) {
-    SCOPED_TRACE(where);
-    on_ranks(3, [&](tpfsdp_context *context, int32_t rank) {
-      const chain::Shape shape{.options = in(GetParam())};
-      Chain model(context, rank, shape);
-      model.at = [&](const std::string &point) {
-        if (rank == 1 && point == where) throw api::Error(TPFSDP_ERR_CALLBACK, 1, "a bug of the host");
-      };
-      const api::Error error = caught([&] { model.step(0); });
-      if (rank == 1) API(tpfsdp_root_fail, model.root(), error.what());
-      EXPECT_EQ(error.status, rank == 1 ? TPFSDP_ERR_CALLBACK : TPFSDP_ERR_REMOTE);
-      model.at = [](const std::string &) {};
-      model.reset();
-      model.expect_idle();
-      for (int i = 0; i < 2; ++i) model.step(i);
-      const Values full = model.full();
-      if (rank == 0) {
-        EXPECT_EQ(full, chain::clean_run(3, 2, shape));
-      }
-    });
-  }
-}
+INSTANTIATE_TEST_SUITE_P(Modes, Common, testing::Values(TPFSDP_UNSHARD_SHARED, TPFSDP_UNSHARD_MAPPED),
+                         modes::name_of_test);
 
 }  // namespace

@@ -40,6 +40,9 @@ struct Common {
   Patience patience;      ///< of the wait for its users
   bool has_left = false;
 
+  /// Gathered here with the verdict OK, and not released: by a tree that the comm's failure is not of, or under a pin.
+  bool is_in_use() const { return released < agreed; }
+
   static size_t head_bytes(int32_t world_size);
   std::byte *data() const { return mapping.memory.data + head_bytes(alarm->world_size); }
   const std::byte *readable() const { return mapping.readable + head_bytes(alarm->world_size); }

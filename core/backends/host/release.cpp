@@ -67,18 +67,22 @@ Outcome wait_released(Comm &comm, tpfsdp_backend_call *call, Common &common, boo
 #endif
 }
 
-void release_all(Comm &comm, uint64_t sequence) {
+void release_unused(Comm &comm, uint64_t sequence) {
 #if !defined(TPFSDP_MUTANT_RESET_KEEPS_RELEASE_WORDS)
-  for (const auto &common : comm.commons) publish(*common, sequence);
+  for (const auto &common : comm.commons)
+#if !defined(TPFSDP_MUTANT_RESET_RELEASES_WHAT_IS_IN_USE)
+    if (!common->is_in_use())
+#endif
+      publish(*common, sequence);
 #else
   static_cast<void>(comm), static_cast<void>(sequence);
 #endif
 }
 
 void start_afresh(Comm &comm, uint64_t sequence) {
+  release_unused(comm, sequence);
   for (const auto &common : comm.commons) common->used = common->agreed = sequence;
   for (const auto &common : comm.commons) common->given_up = 0;
-  release_all(comm, sequence);
 }
 
 void check_slot_free(Comm &comm, const Common &common) {

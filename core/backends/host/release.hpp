@@ -21,9 +21,9 @@ void release(Common &common);
 /// OK when no peer uses it. Completes this rank's own gathers of it first.
 Outcome wait_released(Comm &comm, tpfsdp_backend_call *call, Common &common, bool may_wait);
 
-/// A reset begins: whatever is held is not any more.
-void release_all(Comm &comm, uint64_t sequence);
-/// All ranks have reset at `sequence`: nobody uses anything.
+/// A reset begins: what this rank does not use it does not hold, whatever it posted there.
+void release_unused(Comm &comm, uint64_t sequence);
+/// All ranks have reset at `sequence`: what was posted before is nobody's, and what is in use is waited for.
 void start_afresh(Comm &comm, uint64_t sequence);
 
 /// A shared gather is about to be posted, so that this rank has written its part.

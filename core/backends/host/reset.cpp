@@ -35,7 +35,7 @@ std::string unequal_epochs(const Comm &comm, uint64_t sequence) {
 void post_reset(Comm &comm, int64_t windows_opened) {
   if (last_post_unread(comm, Post::RESET)) return;
   give_up(comm);
-  release_all(comm, comm.posted);
+  release_unused(comm, comm.posted);
   catch_up(comm);
   Record::Body body{};
   body.post = Post::RESET;

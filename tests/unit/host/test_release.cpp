@@ -205,6 +205,7 @@ TEST(Fail, PeerWaitsForRelease) {
     if (rank.rank == 1) {
       rank.fail(TPFSDP_ERR_CALLBACK, "the host raised");
       while (!told) std::this_thread::yield();
+      table().region_release(slot.region);
     } else {
       table().region_release(slot.region);
       EXPECT_EQ(rank.wait_released(slot), TPFSDP_ERR_REMOTE);
@@ -220,7 +221,7 @@ TEST(Fail, PeerWaitsForRelease) {
   });
 }
 
-TEST(Fail, MemoryStaysHeldUntilReshardOrReset) {
+TEST(Fail, MemoryStaysHeldUntilReshard) {
   // Rank 1 fails, and goes on computing on what it has. Rank 0 does not write under it until it reshards.
   std::atomic<bool> pending{false};
   run_ranks(2, [&](Rank &rank) {
@@ -261,6 +262,7 @@ TEST(Fail, GivenUpGatherNeedsAReset) {
       EXPECT_EQ(rank.complete(rank.last), TPFSDP_OK) << rank.call.text;
       while (!refused) std::this_thread::yield();
       EXPECT_TRUE(holds(rank, slot, 1));
+      table().region_release(slot.region);
     }
     EXPECT_EQ(rank.reset(), TPFSDP_OK) << rank.call.text;
     EXPECT_EQ(rank.wait_released(slot), TPFSDP_OK) << rank.call.text;
@@ -271,8 +273,37 @@ TEST(Fail, GivenUpGatherNeedsAReset) {
   });
 }
 
+TEST(Reset, IsNoReleaseOfWhatIsInUse) {
+  // Rank 1 has the memory for a tree that the failure is not of. Rank 0 writes there when rank 1 has released it.
+  std::atomic<bool> pending{false};
+  run_ranks(2, [&](Rank &rank) {
+    const CommonMemory slot = common_of(rank);
+    write(rank, slot, 1);
+    ASSERT_EQ(rank.run(gather(rank, slot, SHARED)), TPFSDP_OK) << rank.call.text;
+    if (rank.rank == 0) table().region_release(slot.region);
+    for (int round = 0; round < 2; ++round) {
+      rank.fail(TPFSDP_ERR_CALLBACK, "another tree's");
+      ASSERT_EQ(rank.reset(), TPFSDP_OK) << rank.call.text;
+    }
+    if (rank.rank == 0) {
+      EXPECT_EQ(rank.wait_released(slot, false), TPFSDP_PENDING);
+      pending = true;
+    } else {
+      while (!pending) std::this_thread::yield();
+      EXPECT_EQ(rank.wait_released(slot), TPFSDP_ERR_STATE) << "this rank itself uses it";
+      EXPECT_TRUE(holds(rank, slot, 1));
+      table().region_release(slot.region);
+    }
+    ASSERT_EQ(rank.wait_released(slot), TPFSDP_OK) << rank.call.text;
+    write(rank, slot, 2);
+    EXPECT_EQ(rank.run(gather(rank, slot, SHARED)), TPFSDP_OK) << rank.call.text;
+    EXPECT_TRUE(holds(rank, slot, 2));
+    table().region_destroy(slot.region);
+  });
+}
+
 TEST(Reset, ReleasesWhatIsHeld) {
-  // Whoever holds what, also a gather that only some have posted: after the reset all is free, and stays in step.
+  // Also a gather that only some have posted: after the reset all is free, and stays in step.
   run_ranks(3, [](Rank &rank) {
     const CommonMemory slot = common_of(rank), shards = common_of(rank);
     for (int round = 0; round < 10; ++round) {
@@ -286,7 +317,9 @@ TEST(Reset, ReleasesWhatIsHeld) {
         ASSERT_EQ(rank.submit(gather(rank, shards, MAPPED)), TPFSDP_OK) << rank.call.text;
       } else {
         rank.fail(TPFSDP_ERR_CALLBACK, "the host raised");  // it has filled nothing; its peers have
+        table().region_release(slot.region);
       }
+      table().region_release(shards.region);
       ASSERT_EQ(rank.reset(round), TPFSDP_OK) << rank.call.text;
       for (const CommonMemory &memory : {slot, shards}) {
         ASSERT_EQ(rank.wait_released(memory), TPFSDP_OK) << rank.call.text;

@@ -40,6 +40,7 @@ class Trainer {
       if (status == TPFSDP_OK) continue;
       ASSERT_TRUE(status == TPFSDP_ERR_REMOTE || status == TPFSDP_ERR_CALLBACK) << status << rank_.call.text;
       for (bool &held : held_) held = false;
+      for (const CommonMemory &each : memory_) table().region_release(each.region);
       ASSERT_EQ(rank_.reset(steps_), TPFSDP_OK) << rank_.call.text;
     }
     ASSERT_EQ(rank_.reset(steps_), TPFSDP_OK) << rank_.call.text;

@@ -43,9 +43,9 @@ class Program {
       if (end == TPFSDP_OK)
         ++step;
       else if (end == TPFSDP_ERR_REMOTE || end == TPFSDP_ERR_CALLBACK)
-        end = rank.reset(step);
+        end = give_back_and_reset(rank, memory, step);
     }
-    if (end == TPFSDP_OK) end = rank.reset(step);
+    if (end == TPFSDP_OK) end = give_back_and_reset(rank, memory, step);
     if (memory.region != nullptr) table().region_destroy(memory.region);
   }
 
@@ -54,6 +54,10 @@ class Program {
     if (rank.rank != failing_ || chances_++ != chance_) return false;
     rank.fail(TPFSDP_ERR_CALLBACK, "injected");
     return true;
+  }
+  static tpfsdp_status give_back_and_reset(Rank &rank, const CommonMemory &memory, int step) {
+    table().region_release(memory.region);
+    return rank.reset(step);
   }
   static void write(const Rank &rank, const CommonMemory &memory, int step, int unit) {
     std::fill(memory.data + rank.rank * N, memory.data + (rank.rank + 1) * N, value_of(step, unit, rank.rank));
