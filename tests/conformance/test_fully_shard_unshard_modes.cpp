@@ -3,7 +3,7 @@
 // and who waits for whom before the copy changes.
 #include "support/modes.hpp"
 
-#include <numeric>
+#include <sched.h>
 
 namespace {
 
@@ -26,7 +26,8 @@ using modes::start_unshard;
 using modes::unshard;
 using testing::AllOf;
 
-// ---- As in PRIVATE ---------------------------------------------------------------------------------------------------
+// ---- As in PRIVATE
+// ---------------------------------------------------------------------------------------------------
 
 // Of the last rank.
 struct Trace {
@@ -65,9 +66,9 @@ void run(int32_t world, tpfsdp_unshard_mode mode, tpfsdp_reshard_kind blocks, tp
 }
 
 TEST_P(Common, TrainsToTheBitsAndEventsOfPrivate) {
-  for (const auto &[blocks, root] : {std::pair(TPFSDP_RESHARD_AUTO, TPFSDP_RESHARD_AUTO),
-                                     std::pair(TPFSDP_RESHARD_ALWAYS, TPFSDP_RESHARD_ALWAYS),
-                                     std::pair(TPFSDP_RESHARD_NEVER, TPFSDP_RESHARD_NEVER)}) {
+  for (const auto &[blocks, root] :
+       {std::pair(TPFSDP_RESHARD_AUTO, TPFSDP_RESHARD_AUTO), std::pair(TPFSDP_RESHARD_ALWAYS, TPFSDP_RESHARD_ALWAYS),
+        std::pair(TPFSDP_RESHARD_NEVER, TPFSDP_RESHARD_NEVER)}) {
     for (int32_t world = 1; world <= 4; ++world) {
       SCOPED_TRACE("world " + std::to_string(world) + ", reshard " + std::to_string(blocks));
       Trace common, copies;
@@ -81,7 +82,8 @@ TEST_P(Common, TrainsToTheBitsAndEventsOfPrivate) {
   }
 }
 
-// ---- What it costs ---------------------------------------------------------------------------------------------------
+// ---- What it costs
+// ---------------------------------------------------------------------------------------------------
 
 TEST_P(Common, AGatherMovesNothing) {
   on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
@@ -109,7 +111,8 @@ TEST_P(Common, AGatherMovesNothing) {
   });
 }
 
-// ---- Views -----------------------------------------------------------------------------------------------------------
+// ---- Views
+// -----------------------------------------------------------------------------------------------------------
 
 TEST_P(Common, ViewsOfFullValuesAreReadOnlyWhereOthersReadThem) {
   on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
@@ -124,7 +127,8 @@ TEST_P(Common, ViewsOfFullValuesAreReadOnlyWhereOthersReadThem) {
   });
 }
 
-// ---- The end of a step -----------------------------------------------------------------------------------------------
+// ---- The end of a step
+// -----------------------------------------------------------------------------------------------
 
 TEST_P(Common, AUnitStillFullAtTheEndOfAStepIsRefusedByName) {
   for (const bool on_both : {true, false}) {
@@ -181,7 +185,8 @@ TEST_P(Common, BetweenTwoBackwardsOfAStepAUnitMayStayFull) {
   EXPECT_EQ(common.get(), copies.get());
 }
 
-// ---- Write windows ---------------------------------------------------------------------------------------------------
+// ---- Write windows
+// ---------------------------------------------------------------------------------------------------
 
 class Scope {
  public:
@@ -331,7 +336,8 @@ TEST_P(Common, AnUnshardAfterAWindowIsNotTheOneFromBeforeIt) {
   });
 }
 
-// ---- Slots -----------------------------------------------------------------------------------------------------------
+// ---- Slots
+// -----------------------------------------------------------------------------------------------------------
 
 // Blocks 0 and 2 have one slot. Rank 0 goes ahead to block 2 while rank 1 computes with block 0.
 TEST(Shared, AFillWaitsForTheSlowestUserOfTheSlot) {
@@ -408,7 +414,8 @@ TEST(Shared, AnUnshardOutsideThePlanTakesPrivateMemory) {
   });
 }
 
-// ---- Pins ------------------------------------------------------------------------------------------------------------
+// ---- Pins
+// ------------------------------------------------------------------------------------------------------------
 
 TEST(Shared, AGatherOfAUnitThatAPinHoldsIsToldToTheRanks) {
   on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
