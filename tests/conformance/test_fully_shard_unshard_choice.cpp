@@ -41,8 +41,7 @@ void shard_root(api::Tree &tree, tpfsdp_unshard_mode mode = TPFSDP_UNSHARD_AUTO)
   API(tpfsdp_fully_shard, &tree.root, 1, nullptr, &options);
 }
 
-// ---- The choice
-// ------------------------------------------------------------------------------------------------------
+// ---- The choice -------------------------------------------------------------------------------------------------
 
 TEST(Choice, WhatWasAskedForHolds) {
   on_ranks(2, [](tpfsdp_context *context, int32_t) {
@@ -253,8 +252,7 @@ TEST(Choice, RanksThatAskForDifferentModesAreTold) {
   }
 }
 
-// ---- Memory
-// ----------------------------------------------------------------------------------------------------------
+// ---- Memory -----------------------------------------------------------------------------------------------------
 
 struct Bytes {
   int64_t shards = 0, slots = 0, total = 0, planned = 0, peak = 0;

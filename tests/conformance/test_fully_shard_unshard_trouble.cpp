@@ -25,8 +25,7 @@ using modes::reshard;
 using modes::unshard;
 using testing::AllOf;
 
-// ---- Plans
-// -----------------------------------------------------------------------------------------------------------
+// ---- Plans ------------------------------------------------------------------------------------------------------
 
 // Addresses of all blocks' full weights.
 std::vector<const void *> addresses(chain::Chain &model) {
@@ -98,8 +97,7 @@ TEST_P(Common, ASwitchOfThePolicyMakesCommonMemoryAnew) {
   });
 }
 
-// ---- Writes inside backward
-// ------------------------------------------------------------------------------------------
+// ---- Writes inside backward -------------------------------------------------------------------------------------
 
 // An optimizer in the callbacks of all parameters. Counts its calls.
 struct Optimizer {
@@ -172,8 +170,7 @@ TEST(Mapped, ACallbackOfAUnitThatStaysFullIsRefused) {
   EXPECT_GE(refused->load(), 1);
 }
 
-// ---- Failures
-// --------------------------------------------------------------------------------------------------------
+// ---- Failures ---------------------------------------------------------------------------------------------------
 
 // Rank 1 fails at `point` of step `in_step`; all reset, and train on.
 void fail_at(tpfsdp_unshard_mode mode, int in_step, const std::string &point) {
@@ -244,8 +241,7 @@ TEST(Shared, ARankThatHasNoPlanYetAndOneThatHasMeetAgain) {
   });
 }
 
-// ---- Several trees, several groups
-// -----------------------------------------------------------------------------------
+// ---- Several trees, several groups ------------------------------------------------------------------------------
 
 TEST(UnshardModes, TreesOfAllModesShareAGroupAndGoInAnyOrder) {
   on_ranks(2, [](tpfsdp_context *context, int32_t rank) {
