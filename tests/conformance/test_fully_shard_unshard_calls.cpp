@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// With one copy of full values a host, an unshard whose peers are there already is a few stores and loads: the rank that
-// comes last makes no system call, neither there nor at the reshard.
+// With one copy of full values a host, an unshard whose peers are there already is a few stores and loads: the rank
+// that comes last makes no system call, neither there nor at the reshard.
 #include "support/modes.hpp"
 #include "support/system_calls.hpp"
 
-#include <unistd.h>
-
 #include <sys/syscall.h>
+#include <unistd.h>
 
 namespace {
 

@@ -41,7 +41,7 @@ void shard_root(api::Tree &tree, tpfsdp_unshard_mode mode = TPFSDP_UNSHARD_AUTO)
   API(tpfsdp_fully_shard, &tree.root, 1, nullptr, &options);
 }
 
-// ---- The choice ------------------------------------------------------------------------------------------------------
+// ---- The choice -------------------------------------------------------------------------------------------------
 
 TEST(Choice, WhatWasAskedForHolds) {
   on_ranks(2, [](tpfsdp_context *context, int32_t) {
@@ -158,13 +158,12 @@ TEST(Choice, ABudgetDecidesOnAllRanksAlike) {
           const int64_t own = need[static_cast<size_t>(rank)];
           const std::string bytes = std::to_string(own) + " bytes", of = std::to_string(budget);
           const Choice expected =
-              own > budget
-                  ? Choice{TPFSDP_UNSHARD_SHARED, text("a copy per rank would bring this rank to ", bytes,
-                                                       ", over its memory budget of ", of)}
+              own > budget ? Choice{TPFSDP_UNSHARD_SHARED, text("a copy per rank would bring this rank to ", bytes,
+                                                                ", over its memory budget of ", of)}
               : need[0] > budget
                   ? Choice{TPFSDP_UNSHARD_SHARED, "a copy per rank does not fit the memory budget of another rank"}
-                  : Choice{TPFSDP_UNSHARD_PRIVATE, text("a copy per rank brings this rank to ", bytes,
-                                                        ", within its memory budget of ", of)};
+                  : Choice{TPFSDP_UNSHARD_PRIVATE,
+                           text("a copy per rank brings this rank to ", bytes, ", within its memory budget of ", of)};
           for (size_t block = 0; block < 3; ++block) EXPECT_EQ(choice_of(model.block(block)), expected);
           EXPECT_EQ(choice_of(model.root()), expected);
           // Decided once.
@@ -253,7 +252,7 @@ TEST(Choice, RanksThatAskForDifferentModesAreTold) {
   }
 }
 
-// ---- Memory ----------------------------------------------------------------------------------------------------------
+// ---- Memory -----------------------------------------------------------------------------------------------------
 
 struct Bytes {
   int64_t shards = 0, slots = 0, total = 0, planned = 0, peak = 0;
@@ -394,8 +393,6 @@ TEST(UnshardMemory, WhatProcessesTakeTogetherIsWhatTheFormulasSay) {
     const double formula = static_cast<double>(planned->load());
     EXPECT_LE(static_cast<double>(grown->load()), 1.02 * formula + 4e6);
     EXPECT_GE(static_cast<double>(grown->load()), 0.98 * formula) << "the formula counts what nobody has";
-    std::printf("%s: %.1f MiB, formula %.1f MiB\n", modes::name_of(mode).c_str(),
-                static_cast<double>(grown->load()) / 1048576, formula / 1048576);
   }
 }
 

@@ -3,6 +3,8 @@
 // trees and other groups.
 #include "support/modes.hpp"
 
+#include <sched.h>
+
 #include <array>
 #include <atomic>
 
@@ -23,7 +25,7 @@ using modes::reshard;
 using modes::unshard;
 using testing::AllOf;
 
-// ---- Plans -----------------------------------------------------------------------------------------------------------
+// ---- Plans ------------------------------------------------------------------------------------------------------
 
 // Addresses of all blocks' full weights.
 std::vector<const void *> addresses(chain::Chain &model) {
@@ -95,7 +97,7 @@ TEST_P(Common, ASwitchOfThePolicyMakesCommonMemoryAnew) {
   });
 }
 
-// ---- Writes inside backward ------------------------------------------------------------------------------------------
+// ---- Writes inside backward -------------------------------------------------------------------------------------
 
 // An optimizer in the callbacks of all parameters. Counts its calls.
 struct Optimizer {
@@ -155,7 +157,8 @@ TEST(Mapped, ACallbackOfAUnitThatStaysFullIsRefused) {
     // Who comes to it first tells the other, which may be there, too.
     EXPECT_TRUE(error.status == TPFSDP_ERR_STATE || error.status == TPFSDP_ERR_REMOTE) << error.what();
     if (error.status == TPFSDP_ERR_STATE) ++*refused;
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("unit 'b"), HasSubstr("is still in use on"), HasSubstr("reshard it first")));
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("unit 'b"), HasSubstr("is still in use on"), HasSubstr("reshard it first")));
     API(tpfsdp_fsdp_module_set_reshard_after_backward, model.root(), 1, 1);
     model.reset();
     for (int i = 1; i < 3; ++i) step_with_callbacks(model, i);
@@ -167,7 +170,7 @@ TEST(Mapped, ACallbackOfAUnitThatStaysFullIsRefused) {
   EXPECT_GE(refused->load(), 1);
 }
 
-// ---- Failures --------------------------------------------------------------------------------------------------------
+// ---- Failures ---------------------------------------------------------------------------------------------------
 
 // Rank 1 fails at `point` of step `in_step`; all reset, and train on.
 void fail_at(tpfsdp_unshard_mode mode, int in_step, const std::string &point) {
@@ -207,7 +210,8 @@ void fail_at(tpfsdp_unshard_mode mode, int in_step, const std::string &point) {
 }
 
 TEST_P(Common, AFailureBetweenThePlanAndTheFirstStepsEndIsRepaired) {
-  for (const char *point : {"start", "forward b0", "in forward b1", "backward b1", "end"}) fail_at(GetParam(), 0, point);
+  for (const char *point : {"start", "forward b0", "in forward b1", "backward b1", "end"})
+    fail_at(GetParam(), 0, point);
 }
 
 TEST_P(Common, AFailureInTheMiddleOfAStepIsRepaired) {
@@ -237,7 +241,7 @@ TEST(Shared, ARankThatHasNoPlanYetAndOneThatHasMeetAgain) {
   });
 }
 
-// ---- Several trees, several groups -----------------------------------------------------------------------------------
+// ---- Several trees, several groups ------------------------------------------------------------------------------
 
 TEST(UnshardModes, TreesOfAllModesShareAGroupAndGoInAnyOrder) {
   on_ranks(2, [](tpfsdp_context *context, int32_t rank) {

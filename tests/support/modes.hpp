@@ -38,9 +38,7 @@ inline tpfsdp_unit *unit_of(tpfsdp_module *module) {
   return unit;
 }
 
-inline bool is_full(tpfsdp_module *module) {
-  return api::unit_info(module).sharded_state == TPFSDP_SHARDED_UNSHARDED;
-}
+inline bool is_full(tpfsdp_module *module) { return api::unit_info(module).sharded_state == TPFSDP_SHARDED_UNSHARDED; }
 
 inline void unshard(tpfsdp_module *module) { API(tpfsdp_fsdp_module_unshard, module, nullptr); }
 inline void reshard(tpfsdp_module *module) { API(tpfsdp_fsdp_module_reshard, module); }
