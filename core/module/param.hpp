@@ -49,7 +49,7 @@ class Param final : public Object {
   struct Showing {
     tpfsdp_dtype dtype = 0;  // 0: the parameter's own
     tpfsdp_device_type device = TPFSDP_DEVICE_CPU;
-    bool is_anew = false;    // other memory, even where the address is the same
+    bool is_anew = false;  // other memory, even where the address is the same
     bool is_read_only = false;
   };
   // The shape is borrowed for as long as the face is shown.
