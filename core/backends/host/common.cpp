@@ -30,8 +30,7 @@ Common::Common(std::shared_ptr<Segment> of_comm, std::shared_ptr<Alarm> of_rank)
     : segment(std::move(of_comm)), alarm(std::move(of_rank)) {}
 
 size_t Common::head_bytes(int32_t world_size) {
-  const size_t lines = sizeof(Owners) + sizeof(User) * static_cast<size_t>(world_size);
-  return (lines + page_bytes() - 1) / page_bytes() * page_bytes();
+  return whole_pages(sizeof(Owners) + sizeof(User) * static_cast<size_t>(world_size));
 }
 
 Word &Common::released_by(int32_t rank) const { return user_of(mapping.memory, rank).released; }

@@ -20,8 +20,6 @@ namespace tpfsdp::host {
 
 namespace {
 
-size_t whole_pages(size_t bytes) { return (bytes + page_bytes() - 1) / page_bytes() * page_bytes(); }
-
 class SharedPages final : public Segment {
  public:
   SharedPages(const tpfsdp_backend_comm_options &options, Arena arena, const SharedFile &file, std::vector<Met> met)

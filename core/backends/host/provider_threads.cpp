@@ -18,10 +18,6 @@ namespace tpfsdp::host {
 
 namespace {
 
-size_t whole_pages(size_t bytes) {
-  return std::max(page_bytes(), (bytes + page_bytes() - 1) / page_bytes() * page_bytes());
-}
-
 class Heap final : public Segment {
  public:
   Heap(const tpfsdp_backend_services &services, const tpfsdp_backend_comm_options &options)
@@ -60,7 +56,7 @@ class Heap final : public Segment {
 
  private:
   Outcome obtain(size_t bytes, Memory *out) override {
-    const size_t size = whole_pages(bytes);
+    const size_t size = whole_pages(std::max<size_t>(bytes, 1));
     void *data = services_.allocate(static_cast<int64_t>(size));
     if (data == nullptr)
       return Outcome::error(TPFSDP_ERR_OUT_OF_MEMORY, "no memory for a region of " + std::to_string(size) + " bytes");

@@ -83,6 +83,8 @@ Outcome check_limits(uint64_t end, size_t bytes) {
 
 }  // namespace
 
+size_t whole_pages(size_t bytes) { return (bytes + page_bytes() - 1) / page_bytes() * page_bytes(); }
+
 size_t page_bytes() {
   static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   return bytes;

@@ -15,6 +15,7 @@ namespace tpfsdp::host {
 
 /// Of this machine.
 size_t page_bytes();
+size_t whole_pages(size_t bytes);  ///< rounded up
 
 /// Offsets and sizes are multiples of page_bytes().
 class SharedFile {
