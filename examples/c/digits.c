@@ -7,6 +7,7 @@
  * TPFSDP_FAULT=scale_grad:1.01 or drop_rank:1 plants an error in the gradients, which the comparison must find. */
 #include "digits.h"
 #include "digits_result.h"
+#include "verdict.h"
 
 #include <stdio.h>
 #include <stdlib.h>

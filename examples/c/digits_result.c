@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Compares the sharded run with the reference, in units in the last place, and writes both down. */
 #include "digits_result.h"
+#include "verdict.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,28 +25,6 @@ int job_create(job *work, const digits *data, int ranks, int steps) {
 
 void job_free(job *work) {
   for (int r = 0; r < work->ranks; r++) free(work->runs[r].losses), free(work->runs[r].values);
-}
-
-float planted_fault(int rank) {
-  const char *fault = getenv("TPFSDP_FAULT");
-  if (fault && strncmp(fault, "scale_grad:", 11) == 0) return strtof(fault + 11, NULL);
-  if (fault && strncmp(fault, "drop_rank:", 10) == 0 && atoi(fault + 10) == rank) return 0;
-  return 1;
-}
-
-/* Floats as numbers in their order. */
-static int64_t place_of(float x) {
-  int32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  return bits < 0 ? (int64_t)INT32_MIN - bits : bits;
-}
-
-static int64_t max_ulp(int64_t most, const float *a, const float *b, int count) {
-  for (int i = 0; i < count; i++) {
-    const int64_t difference = llabs(place_of(a[i]) - place_of(b[i]));
-    if (difference > most) most = difference;
-  }
-  return most;
 }
 
 static void write_run(FILE *file, const char *mode, const job *work, const float *losses, int64_t ulp, double accuracy,

@@ -31,8 +31,6 @@ typedef struct job {
 /* 0, or -1 without memory. */
 int job_create(job *work, const digits *data, int ranks, int steps);
 void job_free(job *work);
-/* What TPFSDP_FAULT says this rank's gradients are multiplied by; 1 without a fault. */
-float planted_fault(int rank);
 /* Runs the reference, prints the comparison, writes the result. 0 when all is equal and the accuracy is good. */
 int job_report(const job *work, const char *path);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Compares the sharded run with the unsharded one, in units in the last place, and says what was found. */
 #include "transformer_trainer.h"
+#include "verdict.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,28 +21,6 @@ int job_create(job *work) {
 
 void job_free(job *work) {
   for (int r = 0; r < MAX_RANKS; r++) free(work->runs[r].losses), free(work->runs[r].values);
-}
-
-float planted_fault(int rank) {
-  const char *fault = getenv("TPFSDP_FAULT");
-  if (fault && strncmp(fault, "scale_grad:", 11) == 0) return strtof(fault + 11, NULL);
-  if (fault && strncmp(fault, "drop_rank:", 10) == 0 && atoi(fault + 10) == rank) return 0;
-  return 1;
-}
-
-/* Floats as numbers in their order. */
-static int64_t place_of(float x) {
-  int32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  return bits < 0 ? (int64_t)INT32_MIN - bits : bits;
-}
-
-static int64_t max_ulp(int64_t most, const float *a, const float *b, int64_t count) {
-  for (int64_t i = 0; i < count; i++) {
-    const int64_t difference = llabs(place_of(a[i]) - place_of(b[i]));
-    if (difference > most) most = difference;
-  }
-  return most;
 }
 
 static void print_bits(const job *work, const double bits[2]) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How a rank trains: the library is called at the edges of every block, and computes nothing of the model. */
 #include "transformer_trainer.h"
+#include "verdict.h"
 
 #include <math.h>
 #include <stdio.h>

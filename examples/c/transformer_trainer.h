@@ -55,8 +55,6 @@ tpfsdp_status rank_main(void *user, const tpfsdp_rank_args *me);
 /* 0, or -1 without memory. */
 int job_create(job *work);
 void job_free(job *work);
-/* What TPFSDP_FAULT says this rank's gradients are multiplied by; 1 without a fault. */
-float planted_fault(int rank);
 /* Prints the run of ranks from first to last, compared with the unsharded one if that is asked for; the last line is
  * JSON. 0 when all is equal and the text has become more likely. */
 int job_report(job *work, int first, int last, int compare);
