@@ -9,31 +9,10 @@ namespace {
 
 using chain::caught;
 using chain::HasSubstr;
+using chain::Interrupt;
 using chain::Meeting;
 using chain::on_ranks;
 using chain::Values;
-
-// Cancels every wait of its rank while it is on.
-class Interrupt {
- public:
-  explicit Interrupt(tpfsdp_context *context) : context_(context) {
-    tpfsdp_interrupt_callback callback{};
-    callback.user = this;
-    callback.call = [](void *user, const tpfsdp_interrupt_args *args) -> tpfsdp_status {
-      auto &self = *static_cast<Interrupt *>(user);
-      self.operation = args->operation;
-      return self.is_on ? -1 : TPFSDP_OK;
-    };
-    API(tpfsdp_context_set_interrupt, context, &callback);
-  }
-  ~Interrupt() { EXPECT_EQ(tpfsdp_context_set_interrupt(context_, nullptr, nullptr), TPFSDP_OK); }
-
-  bool is_on = true;
-  std::string operation;
-
- private:
-  tpfsdp_context *context_;
-};
 
 // Rank 0 waits at `point` of step 1 for rank 1, which stays away until rank 0 was cancelled.
 void cancel_at(const std::string &point) {

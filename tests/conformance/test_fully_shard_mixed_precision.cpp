@@ -2,6 +2,7 @@
 // Policies of dtypes: what is computed, reduced and kept in which one, by values that show where they were rounded, and
 // how often shards are cast.
 #include "support/chain.hpp"
+#include "support/numbers.hpp"
 
 #include <cstring>
 
@@ -16,23 +17,12 @@ using testing::AllOf;
 
 constexpr int32_t kWorld = 2;
 
-float of_bf16(uint16_t bits) {
-  const uint32_t wide = uint32_t{bits} << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof value);
-  return value;
+Values numbers_of(const tpfsdp_view &view) {
+  const numbers::Numbers values = numbers::read(view);
+  return {values.begin(), values.end()};
 }
-// Of a number that bf16 holds.
-uint16_t bits_of(float value) {
-  uint32_t wide;
-  std::memcpy(&wide, &value, sizeof wide);
-  return static_cast<uint16_t>(wide >> 16);
-}
-Values numbers(const tpfsdp_view &view) {
-  if (view.dtype != TPFSDP_DTYPE_BF16) return api::values_of<float>(view);
-  Values out;
-  for (const uint16_t bits : api::values_of<uint16_t>(view)) out.push_back(of_bf16(bits));
-  return out;
+void fill(const tpfsdp_view &view, float value) {
+  numbers::write(view.dtype, view.data, numbers::Numbers(static_cast<size_t>(api::count_of(view)), value));
 }
 
 // One unit with one parameter of `rows` rows of two, under a policy.
@@ -47,7 +37,7 @@ struct Model {
   void shard() { tree.shard({tree.root}, TPFSDP_RESHARD_ALWAYS, options); }
   Values forward() {
     API(tpfsdp_module_pre_forward, tree.root);
-    const Values full = numbers(api::face(w, TPFSDP_FACE_FULL));
+    const Values full = numbers_of(api::face(w, TPFSDP_FACE_FULL));
     API(tpfsdp_module_post_forward, tree.root);
     return full;
   }
@@ -55,13 +45,7 @@ struct Model {
     API(tpfsdp_module_pre_backward, tree.root);
     tpfsdp_view buffer{};
     API(tpfsdp_param_get_grad_buffer, w, 0, &buffer);
-    for (int64_t i = 0; i < api::count_of(buffer); ++i) {
-      if (buffer.dtype == TPFSDP_DTYPE_BF16) {
-        static_cast<uint16_t *>(buffer.data)[i] = bits_of(gradient);
-      } else {
-        static_cast<float *>(buffer.data)[i] = gradient;
-      }
-    }
+    fill(buffer, gradient);
     API(tpfsdp_param_grad_ready, w);
     API(tpfsdp_module_post_backward, tree.root);
     API(tpfsdp_module_end_backward, tree.root);
@@ -225,7 +209,7 @@ TEST(MixedPrecision, non_float_params_mixed_precision) {
     API(tpfsdp_root_prepare, model.tree.root);
     take_counters(context);
     API(tpfsdp_module_pre_forward, model.tree.root);
-    EXPECT_EQ(numbers(api::face(model.w, TPFSDP_FACE_FULL)), Values(8, 1.5f));
+    EXPECT_EQ(numbers_of(api::face(model.w, TPFSDP_FACE_FULL)), Values(8, 1.5f));
     EXPECT_EQ(api::values_of<int64_t>(api::face(table, TPFSDP_FACE_FULL)), (std::vector<int64_t>{5, -6, INT64_MAX}));
     API(tpfsdp_module_post_forward, model.tree.root);
     const tpfsdp_counters gathered = take_counters(context);
@@ -258,7 +242,7 @@ TEST(MixedPrecision, meta_device_1d_init) {
     const api::Owned<tpfsdp_tensor> held(tensor);
     API(tpfsdp_param_set_tensor, made, tensor);
     API(tpfsdp_module_pre_forward, model.tree.root);
-    EXPECT_EQ(numbers(api::face(made, TPFSDP_FACE_FULL)), Values(6, 256));
+    EXPECT_EQ(numbers_of(api::face(made, TPFSDP_FACE_FULL)), Values(6, 256));
     API(tpfsdp_module_post_forward, model.tree.root);
   });
 }
@@ -280,7 +264,7 @@ TEST(MixedPrecision, partial_group_forward_then_standalone) {
     const auto give = [](tpfsdp_param *param, float value) {
       tpfsdp_view buffer{};
       API(tpfsdp_param_get_grad_buffer, param, 0, &buffer);
-      std::fill_n(static_cast<uint16_t *>(buffer.data), 4, bits_of(value));
+      fill(buffer, value);
       API(tpfsdp_param_grad_ready, param);
     };
     const auto run = [](tpfsdp_module *module) {
@@ -404,7 +388,7 @@ TEST(MixedPrecision, HostMemoryIsOfTheComputeDtype) {
     model.shard();
     EXPECT_EQ(model.forward(), Values(8, 256));
     EXPECT_EQ(host.asked, 16);
-    EXPECT_EQ(of_bf16(host.memory[7]), 256);
+    EXPECT_EQ(host.memory[7], 0x4380) << "256";
   });
 }
 
@@ -434,7 +418,7 @@ TEST(MixedPrecision, ANewPlanHasNoCastsOfSpareSlots) {
       API(tpfsdp_fsdp_module_reset_iter_state, tree.root);
       tpfsdp_scope *scope = nullptr;
       API(tpfsdp_scope_open, &tree.root, 1, nullptr, &scope);
-      for (tpfsdp_param *weight : weights) EXPECT_EQ(numbers(api::face(weight, TPFSDP_FACE_FULL)), Values(8, 256));
+      for (tpfsdp_param *weight : weights) EXPECT_EQ(numbers_of(api::face(weight, TPFSDP_FACE_FULL)), Values(8, 256));
       API(tpfsdp_scope_close, scope);
       tpfsdp_handle_release(scope);
       const tpfsdp_memory_info before = api::memory(tree.root);

@@ -225,7 +225,7 @@ TEST(Shared, ARankThatHasNoPlanYetAndOneThatHasMeetAgain) {
   on_ranks(2, [&](tpfsdp_context *context, int32_t rank) {
     chain::Chain model(context, rank, modes::shape(TPFSDP_UNSHARD_SHARED));
     if (rank == 0) {
-      const modes::Interrupt interrupt(context);
+      const chain::Interrupt interrupt(context);
       EXPECT_EQ(caught([&] { API(tpfsdp_root_prepare, model.root()); }).status, TPFSDP_ERR_CANCELLED);
       meeting.arrive_and_wait();
     } else {

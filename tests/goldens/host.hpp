@@ -80,7 +80,7 @@ class Host {
   };
 
   static std::vector<T> full(const Param *param) {
-    return param ? numbers<T>(api::face(param->handle, TPFSDP_FACE_FULL)) : std::vector<T>();
+    return param ? values_of<T>(api::face(param->handle, TPFSDP_FACE_FULL)) : std::vector<T>();
   }
 
   static tpfsdp_dtype compute_dtype(const Golden &golden) {

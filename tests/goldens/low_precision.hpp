@@ -3,49 +3,23 @@
 // on CPU for sums that float holds. Values are kept as float or double, and are bf16 numbers.
 #pragma once
 
+#include "support/numbers.hpp"
 #include "support/toy_host.hpp"
-
-#include <cstring>
 
 namespace goldens {
 
-inline double rounded_to_bf16(double value) {
-  int exponent = 0;
-  const double mantissa = std::frexp(value, &exponent);
-  return std::ldexp(std::nearbyint(std::ldexp(mantissa, 8)), exponent - 8);
-}
-
-inline float of_bf16(uint16_t bits) {
-  const uint32_t wide = uint32_t{bits} << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof value);
-  return value;
-}
-
-inline uint16_t bits_of_bf16(float value) {
-  uint32_t wide;
-  std::memcpy(&wide, &value, sizeof wide);
-  return static_cast<uint16_t>(wide >> 16);  // it is one already
-}
-
-// The values of a view of bf16, or of T.
 template <class T>
-std::vector<T> numbers(const tpfsdp_view &view) {
-  if (view.dtype != TPFSDP_DTYPE_BF16) return api::values_of<T>(view);
-  std::vector<T> out;
-  for (const uint16_t bits : api::values_of<uint16_t>(view)) out.push_back(of_bf16(bits));
-  return out;
+std::vector<T> values_of(const tpfsdp_view &view) {
+  const numbers::Numbers values = numbers::read(view);
+  return {values.begin(), values.end()};
 }
 
 template <class T>
 void store(const std::vector<T> &values, const tpfsdp_view &view) {
-  if (view.dtype != TPFSDP_DTYPE_BF16) {
-    std::copy(values.begin(), values.end(), static_cast<T *>(view.data));
-    return;
-  }
-  for (size_t i = 0; i < values.size(); ++i)
-    static_cast<uint16_t *>(view.data)[i] = bits_of_bf16(static_cast<float>(values[i]));
+  numbers::write(view.dtype, view.data, {values.begin(), values.end()});
 }
+
+inline double rounded_to_bf16(double value) { return numbers::rounded(TPFSDP_DTYPE_BF16, value); }
 
 template <class T>
 class Arithmetic {

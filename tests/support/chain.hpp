@@ -44,6 +44,30 @@ api::Error caught(Call &&call) {
   return api::Error(TPFSDP_OK, -1, "");
 }
 
+// Cancels every wait of its rank while it is on.
+class Interrupt {
+ public:
+  explicit Interrupt(tpfsdp_context *context) : context_(context) {
+    tpfsdp_interrupt_callback callback{};
+    callback.user = this;
+    callback.call = [](void *user, const tpfsdp_interrupt_args *args) -> tpfsdp_status {
+      auto &self = *static_cast<Interrupt *>(user);
+      self.operation = args->operation;
+      return self.is_on ? -1 : TPFSDP_OK;
+    };
+    API(tpfsdp_context_set_interrupt, context, &callback);
+  }
+  Interrupt(const Interrupt &) = delete;
+  Interrupt &operator=(const Interrupt &) = delete;
+  ~Interrupt() { EXPECT_EQ(tpfsdp_context_set_interrupt(context_, nullptr, nullptr), TPFSDP_OK); }
+
+  bool is_on = true;
+  std::string operation;
+
+ private:
+  tpfsdp_context *context_;
+};
+
 inline Values weight_values(int64_t layer, int64_t count) {
   Values values;
   for (int64_t i = 0; i < count; ++i) values.push_back(static_cast<float>((7 * layer + 5 * i + i / 3) % 17 - 8) / 16);

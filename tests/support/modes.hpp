@@ -65,25 +65,9 @@ inline chain::Values rows(float first, float second) {
   return values;
 }
 
-// Cancels every wait of its rank while it lives.
-class Interrupt {
- public:
-  explicit Interrupt(tpfsdp_context *context) : context_(context) {
-    tpfsdp_interrupt_callback callback{};
-    callback.call = [](void *, const tpfsdp_interrupt_args *) -> tpfsdp_status { return -1; };
-    API(tpfsdp_context_set_interrupt, context, &callback);
-  }
-  ~Interrupt() { EXPECT_EQ(tpfsdp_context_set_interrupt(context_, nullptr, nullptr), TPFSDP_OK); }
-  Interrupt(const Interrupt &) = delete;
-  Interrupt &operator=(const Interrupt &) = delete;
-
- private:
-  tpfsdp_context *context_;
-};
-
 // A wait that is cancelled instead of ending.
 inline void expect_waits(tpfsdp_context *context, const std::function<void()> &call) {
-  const Interrupt interrupt(context);
+  const chain::Interrupt interrupt(context);
   const api::Error error = chain::caught(call);
   EXPECT_EQ(error.status, TPFSDP_ERR_CANCELLED) << error.what();
 }
