@@ -56,10 +56,12 @@ tpfsdp_status tpfsdp_param_get_info(tpfsdp_param *param, tpfsdp_param_info *out_
     Param &p = entry.get<Param>(param, "param");
     tpfsdp_param_info info{};
     info.ndim = static_cast<int32_t>(p.shape().size());
-    const MixedPrecision precision = p.unit ? unit_of(p).precision : MixedPrecision{};
-    info.dtype = p.dtype();
-    info.compute_dtype = precision.full_dtype(p.dtype());
-    info.reduce_dtype = precision.reduction_dtype(p.dtype());
+    info.dtype = info.compute_dtype = info.reduce_dtype = p.dtype();
+    if (p.unit) {
+      const ParamLayout &at = unit_of(p).layout.params[static_cast<size_t>(p.index_in_unit)];
+      info.compute_dtype = at.full_dtype;
+      info.reduce_dtype = at.reduce_dtype;
+    }
     info.requires_grad = p.requires_grad();
     info.is_sharded = p.unit != nullptr;
     info.is_unsharded = p.has(Face::kFull);

@@ -35,8 +35,8 @@ tpfsdp_status tpfsdp_unit_get_info(tpfsdp_unit *unit, tpfsdp_unit_info *out_info
     info.slot = u.slot ? u.slot->number : -1;
     info.unshard_mode = static_cast<int32_t>(u.mode.mode);
     info.layout = u.layout.ownership.is_contiguous ? TPFSDP_LAYOUT_CONTIGUOUS : TPFSDP_LAYOUT_ROWS;
-    info.param_dtype = u.precision.param_dtype;
-    info.reduce_dtype = u.precision.reduce_dtype;
+    info.param_dtype = u.state.precision.param_dtype;
+    info.reduce_dtype = u.state.precision.reduce_dtype;
     info.shard_bytes = u.shard_bytes();
     info.full_bytes = u.layout.full_bytes;
     info.logical_bytes = u.layout.logical_bytes;

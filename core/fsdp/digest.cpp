@@ -21,7 +21,9 @@ tpfsdp_view view_of(void *data, const int64_t *count, tpfsdp_dtype dtype) {
   return view;
 }
 
-std::string line_of(const ParamGroup &unit, const ShardedParam &p) {
+std::string line_of(const ParamGroup &unit, size_t index) {
+  const ShardedParam &p = unit.params[index];
+  const ParamLayout &at = unit.layout.params[index];
   constexpr const char *kReshard[] = {"auto", "always", "never", "to size "};
   std::string line =
       cat("parameter ", p.param->full_name(), " of unit ", unit.name, ": ", dtype_name(p.param->dtype()), " ",
@@ -31,10 +33,8 @@ std::string line_of(const ParamGroup &unit, const ShardedParam &p) {
   append_text(line, cat(", unshard mode ", mode_name(unit.mode.mode)));
   const Ownership &who = unit.layout.ownership;
   if (who.is_contiguous) append_text(line, cat(", contiguous, granules of ", who.granule_rows, " rows"));
-  const tpfsdp_dtype own = p.param->dtype(), full = unit.precision.full_dtype(own),
-                     reduced = unit.precision.reduction_dtype(own);
-  if (full != own || reduced != own)
-    append_text(line, cat(", computed in ", dtype_name(full), ", reduced in ", dtype_name(reduced)));
+  if (at.full_dtype != at.dtype || at.reduce_dtype != at.dtype)
+    append_text(line, cat(", computed in ", dtype_name(at.full_dtype), ", reduced in ", dtype_name(at.reduce_dtype)));
   const bool has_values = unit.state.unit.get() != nullptr;  // else it is being made
   if (unit.init_mode == InitMode::kVerify && has_values) append_text(line, cat(", values ", p.value_hash));
   return line;
@@ -56,8 +56,8 @@ Digest::Digest(Ref<Group> group, const std::vector<const ParamGroup *> &units, U
     : group_(std::move(group)), all_(static_cast<size_t>(group_->size())) {
   std::string text;
   for (const ParamGroup *unit : units) {
-    for (const ShardedParam &p : unit->params) {
-      lines_.push_back(line_of(*unit, p));
+    for (size_t i = 0; i < unit->params.size(); ++i) {
+      lines_.push_back(line_of(*unit, i));
       append_text(text, lines_.back());
     }
   }

@@ -140,7 +140,7 @@ Status fill_common(ParamGroup &unit, CommonRegion &common, bool may_wait) {
 Status fill_cast_shards(ParamGroup &unit, bool may_wait) {
   if (!unit.cast_shards.data()) unit.make_cast_shards();  // of a spare slot
   // Peers may read what an earlier gather exposed.
-  if (unit.last_cast_gather > 0 && unit.group->wait_read(unit.last_cast_gather, may_wait) == TPFSDP_PENDING)
+  if (unit.last_shards_gather > 0 && unit.group->wait_read(unit.last_shards_gather, may_wait) == TPFSDP_PENDING)
     return TPFSDP_PENDING;
   write_own_parts(unit, [&](size_t i) { return unit.cast_shards.data() + unit.cast_places.offsets[i]; });
   return TPFSDP_OK;

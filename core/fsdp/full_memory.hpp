@@ -17,9 +17,9 @@ using HostMemory = std::function<Status(bool acquire, Param &param, int64_t size
 
 // A place for full parameters, shared by units that are never full together.
 struct Slot {
-  Buffer memory;        // of this rank; or
-  CommonRegion common;  // of all ranks of `group`
   Ref<Group> group;     // null: of this rank alone
+  Buffer memory;        // of this rank; or
+  CommonRegion common;  // of all ranks of `group`, which it needs until it ends
   int64_t size_bytes = 0;
   int32_t number = 0;
   ParamGroup *holder = nullptr;

@@ -103,7 +103,7 @@ Status issue_gather(ParamGroup &unit, bool may_wait, bool for_prefetch) {
     const int64_t wire_bytes = op.kind == TPFSDP_BACKEND_KIND_ALL_GATHER ? route.wire_bytes : 0;
     if (route.group->submit(op, wire_bytes, may_wait, &unit.gather_sequence) == TPFSDP_PENDING) return TPFSDP_PENDING;
     unit.gather_route = &route;
-    if (&route == &unit.shards_route) unit.last_cast_gather = unit.gather_sequence;
+    if (&route == &unit.shards_route) unit.last_shards_gather = unit.gather_sequence;
     unit.gather_generation = route.group->generation();
   }
   unit.is_posting = false;

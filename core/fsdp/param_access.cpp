@@ -72,10 +72,12 @@ ShardDescription describe_shard(const Param &param) {
 
 tpfsdp_view grad_buffer(Param &param, bool accumulate) {
   ParamGroup &unit = unit_of(param);
-  std::byte *data = get_grad_buffer(unit, static_cast<size_t>(param.index_in_unit), accumulate);
+  const auto index = static_cast<size_t>(param.index_in_unit);
+  std::byte *data = get_grad_buffer(unit, index, accumulate);
+  const ParamLayout &at = unit.layout.params[index];
   tpfsdp_view view{};
-  view.dtype = unit.precision.full_dtype(param.dtype());
-  view.size_bytes = dtype_bytes(view.dtype, element_count(param.shape()));
+  view.dtype = at.full_dtype;
+  view.size_bytes = at.full_bytes();
   view.data = view.size_bytes > 0 ? data : nullptr;
   view.shape = param.shape().data();
   view.ndim = static_cast<int32_t>(param.shape().size());

@@ -39,8 +39,7 @@ ParamGroup::ParamGroup(State &owner, Ref<Mesh> shard_mesh, const std::vector<Ref
       mesh(std::move(shard_mesh)),
       group(mesh->group(0)),
       params(wrap(managed)),
-      precision(options.precision),
-      layout(specs_of(params, precision), group->size(), options.ownership),
+      layout(specs_of(params, state.precision), group->size(), options.ownership),
       init_mode(options.init),
       host_memory(std::move(options.host_memory)),
       mode(choose_mode(options.unshard_mode, *group, static_cast<bool>(host_memory), state.reshard_kind)),
@@ -135,7 +134,7 @@ void ParamGroup::cut(ShardedParam &sharded, size_t index) {
 }
 
 void ParamGroup::lay_out() {
-  layout = ShardLayout(specs_of(params, precision), group->size(), layout.ownership);
+  layout = ShardLayout(specs_of(params, state.precision), group->size(), layout.ownership);
   if (!needs_cast_shards()) {
     cast_shards = Region();
   } else if (!cast_shards.data()) {
@@ -167,7 +166,7 @@ void ParamGroup::make_cast_shards() {
   cast_places = layout.cast_shard_places(group->rank());
   cast_shards = Region(*group, cast_places.size_bytes, &root().account);
   cast_version = -1;
-  last_cast_gather = 0;
+  last_shards_gather = 0;
   ++root().recorder().counters.allocations;
 }
 

@@ -7,7 +7,6 @@
 #include "comm/region.hpp"
 #include "fsdp/full_memory.hpp"
 #include "fsdp/gather_route.hpp"
-#include "fsdp/mixed_precision.hpp"
 #include "fsdp/unshard_mode.hpp"
 #include "module/module.hpp"
 
@@ -105,17 +104,16 @@ class ParamGroup final : public Object {
   Ref<Mesh> mesh;
   Ref<Group> group;
   std::vector<ShardedParam> params;
-  MixedPrecision precision;
   ShardLayout layout;
   InitMode init_mode;
   HostMemory host_memory;  // empty: storage LIBRARY
   ModeChoice mode;
   Region shards;
-  CommonRegion mapped;           // in mode mapped: the full values, in which shards lie unless they are cast for it
-  Region cast_shards;            // of this rank, in the dtype of full values, where they are cast and peers read them
-  ShardPlaces cast_places;       // in it
-  int64_t cast_version = -1;     // of the values in the copies that are cast
-  int64_t last_cast_gather = 0;  // sequence of the last one that exposed cast_shards
+  CommonRegion mapped;             // in mode mapped: the full values, in which shards lie unless they are cast for it
+  Region cast_shards;              // of this rank, in the dtype of full values, where they are cast and peers read them
+  ShardPlaces cast_places;         // in it
+  int64_t cast_version = -1;       // of the values in the copies that are cast
+  int64_t last_shards_gather = 0;  // sequence of the last one that exposed shards, or cast_shards in their place
   // Shared with tensors of gradients, which may outlive a plan.
   std::shared_ptr<Buffer> grad_shards = std::make_shared<Buffer>();
   ShardPlaces shard_places;

@@ -62,21 +62,21 @@ PlanReport::Unit report_unit(const Root &root, const ParamGroup &unit) {
   out.padding_bytes = unit.layout.full_bytes - unit.layout.logical_bytes;
   out.grad_bytes = unit.layout.grad_bytes;
   count_collectives(unit, out);
-  for (const ShardedParam &p : unit.params) {
+  for (size_t i = 0; i < unit.params.size(); ++i) {
+    const Param &of = *unit.params[i].param;
+    const ParamLayout &at = unit.layout.params[i];
     PlanReport::Parameter param;
-    param.name = p.param->full_name();
-    const tpfsdp_dtype own = p.param->dtype(), full = unit.precision.full_dtype(own);
-    param.dtype = dtype_name(own);
-    param.full_dtype = dtype_name(full);
-    param.reduce_dtype = dtype_name(unit.precision.reduction_dtype(own));
-    param.shape = p.param->shape();
-    param.trainable = p.param->requires_grad();
-    const auto index = static_cast<size_t>(p.param->index_in_unit);
+    param.name = of.full_name();
+    param.dtype = dtype_name(at.dtype);
+    param.full_dtype = dtype_name(at.full_dtype);
+    param.reduce_dtype = dtype_name(at.reduce_dtype);
+    param.shape = of.shape();
+    param.trainable = of.requires_grad();
     param.in_elements = unit.layout.ownership.cuts_inside_rows();
     for (int32_t rank = 0; rank < unit.group->size(); ++rank) {
-      const ElementRange elements = unit.layout.owned(index, rank);
+      const ElementRange elements = unit.layout.owned(i, rank);
       param.owned.push_back(param.in_elements ? RowRange{elements.begin, elements.end}
-                                              : unit.layout.owned_rows(index, rank));
+                                              : unit.layout.owned_rows(i, rank));
     }
     out.parameters.push_back(std::move(param));
   }

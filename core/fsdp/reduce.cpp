@@ -103,7 +103,8 @@ bool may_write_shards(const ParamGroup &unit) {
 
 void show_gradients(ParamGroup &unit) {
   unit.is_reducing = false;
-  // Who has posted its reduction has resharded before, so this does not wait.
+  // Who posts a reduction has resharded before, unless a pin or a switch keeps the unit full: then this waits, or
+  // fails.
   if (unit.has_mapped_shards() && may_write_shards(unit)) unit.mapped.wait_released(true);
   for (ShardedParam &p : unit.params) {
     if (!p.is_reducing) continue;
@@ -185,7 +186,7 @@ Status issue_reduction(ParamGroup &unit, bool may_wait) {
 }  // namespace
 
 Status finish_writes(ParamGroup &unit, bool may_wait) {
-  return may_write_shards(unit) ? finish_own_reduction(unit, may_wait) : TPFSDP_OK;
+  return unit.is_reducing && may_write_shards(unit) ? finish_own_reduction(unit, may_wait) : TPFSDP_OK;
 }
 
 Status end_gradients(ParamGroup &unit, bool may_wait) {

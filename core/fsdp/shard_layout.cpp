@@ -51,8 +51,6 @@ RowRange rows_of_rank(int64_t rows, int32_t world_size, int32_t rank) {
   return {start(rank), start(rank + 1)};
 }
 
-int64_t ParamLayout::bytes(tpfsdp_dtype dtype, int64_t count) { return dtype_bytes(dtype, count); }
-
 ShardLayout::ShardLayout(const std::vector<ParamSpec> &specs, int32_t ranks, const Ownership &who)
     : world_size(ranks), ownership(who) {
   params.reserve(specs.size());

@@ -8,6 +8,7 @@
 // shards and gradients start at alignment_for() bounds.
 #pragma once
 
+#include "tensor/dtype.hpp"
 #include "tensor/shape.hpp"
 
 namespace tpfsdp {
@@ -53,13 +54,10 @@ struct ParamLayout {
   int64_t grad_offset = 0;  // bytes in the gradient buffer; -1: frozen
   int64_t sum_offset = 0;   // bytes in the buffer of gradients that add up; -1: frozen
   int64_t elements() const { return rows * row_elements; }
-  int64_t value_bytes() const { return bytes(dtype, elements()); }  // as the host gave it
-  int64_t full_bytes() const { return bytes(full_dtype, elements()); }
-  int64_t sum_bytes() const { return bytes(reduce_dtype, elements()); }
+  int64_t value_bytes() const { return dtype_bytes(dtype, elements()); }  // as the host gave it
+  int64_t full_bytes() const { return dtype_bytes(full_dtype, elements()); }
+  int64_t sum_bytes() const { return dtype_bytes(reduce_dtype, elements()); }
   bool is_cast() const { return dtype != full_dtype; }
-
- private:
-  static int64_t bytes(tpfsdp_dtype dtype, int64_t count);
 };
 
 struct ShardPlaces {

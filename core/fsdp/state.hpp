@@ -2,6 +2,7 @@
 // One fully_shard call: its modules, its unit if it has parameters, its switches, and where its modules are in a step.
 #pragma once
 
+#include "fsdp/mixed_precision.hpp"
 #include "fsdp/param_group.hpp"
 
 #include <memory>

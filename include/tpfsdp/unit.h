@@ -59,7 +59,8 @@ typedef struct tpfsdp_unit_info {
   int64_t shard_bytes;              /**< of this rank, in shards */
   int64_t full_bytes;               /**< gathered, alignment included */
   int64_t logical_bytes;            /**< gathered, without alignment and padding */
-  int64_t wire_bytes;               /**< what one gather brings to this rank; 0 in SHARED and MAPPED */
+  int64_t wire_bytes;               /**< what one gather brings to this rank; 0 in SHARED and MAPPED, but for a gather
+                                         into a spare slot */
   int64_t grad_bytes;               /**< one full gradient in the dtype of computing, alignment included */
   int64_t version;                  /**< counts the write windows that were closed */
   int64_t unshards;                 /**< gathers that were started */
